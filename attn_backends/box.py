@@ -1,0 +1,157 @@
+"""`Box`: one `[[capability]]` entry, parsed against the table; and matching: which axes a request misses.
+
+A request fits a backend if it fits one whole box. Light core: standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from attn_backends.capability import FITS_ANY, REQUIRED, TABLE, Row
+from attn_backends.reason import Reason, show
+from attn_backends.values import Allowed
+
+if TYPE_CHECKING:
+    from attn_backends.device import Device
+    from attn_backends.request import Request
+
+Table = Sequence[Row]
+Miss = tuple[int, int]  # (row, part)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Values:
+    """A request's value on every row of the table, and the rows whose value is not the neutral one."""
+
+    by_row: tuple[Any, ...]
+    active: tuple[int, ...]
+
+
+def axis_values(request: Request, device: Device, table: Table = TABLE) -> Values:
+    """Read every axis once, for matching against many boxes."""
+    by_row = tuple(row.read(request, device) for row in table)
+    active = tuple(
+        index
+        for index, (row, value) in enumerate(zip(table, by_row, strict=True))
+        if value is not FITS_ANY and not is_neutral(row, value)
+    )
+    return Values(by_row, active)
+
+
+def is_neutral(row: Row, value: Any) -> bool:
+    """Whether a value needs no declaration (every part of it, on an axis with parts)."""
+    if row.neutral is REQUIRED:
+        return False
+    if row.parts:
+        return all(part == row.neutral for part in value)
+    return bool(value == row.neutral)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Box:
+    """A set of allowed values per axis; `entries[row]` has one `Allowed` per part, or None where undeclared."""
+
+    source: str
+    raw: dict[str, Any]
+    entries: tuple[tuple[Allowed | None, ...], ...]
+    strict: tuple[int, ...]  # rows declared without their neutral value: checked even when the request is neutral
+
+    def misses(self, values: Values, table: Table = TABLE) -> list[Miss]:
+        """Every (row, part) on which the request falls outside this box."""
+        found: list[Miss] = []
+        by_row, entries = values.by_row, self.entries
+        for index in values.active:
+            value, entry = by_row[index], entries[index]
+            if len(entry) == 1:
+                allowed = entry[0]
+                if allowed is None or not allowed.admits(value):
+                    found.append((index, 0))
+            else:
+                neutral = table[index].neutral
+                for part, (one, allowed) in enumerate(zip(value, entry, strict=True)):
+                    if one != neutral and (allowed is None or not allowed.admits(one)):
+                        found.append((index, part))
+        if self.strict:
+            active = set(values.active)
+            found += [(index, 0) for index in self.strict if index not in active and by_row[index] is not FITS_ANY]
+        return found
+
+    def reason(self, values: Values, miss: Miss, table: Table = TABLE) -> Reason:
+        """The record of one miss: what was asked, what is declared, where."""
+        index, part = miss
+        row, allowed = table[index], self.entries[index][part]
+        value = values.by_row[index]
+        got, name = (value[part], row.parts[part]) if row.parts else (value, row.axis)
+        want = wanted(row, allowed)
+        shown = show_axis(row, got)
+        prefix = row.axis if name == row.axis else f"{row.axis}: {name}"
+        return Reason(row.axis, row.axis, got, want, f"{prefix}: got {shown}, want {want}", self.source, row.hint)
+
+    def nearest(self, values: Values, miss: Miss, table: Table = TABLE) -> Any:
+        """The admitted value nearest to the refused one, or the neutral one where nothing is declared."""
+        index, part = miss
+        row, allowed = table[index], self.entries[index][part]
+        if allowed is not None:
+            value = values.by_row[index]
+            return allowed.nearest(value[part] if row.parts else value)
+        return None if row.neutral is REQUIRED else row.neutral
+
+
+def wanted(row: Row, allowed: Allowed | None) -> str:
+    """The declared set exactly as a reason prints it."""
+    if allowed is not None:
+        return allowed.text
+    if row.neutral is REQUIRED:
+        return "nothing (not declared)"
+    return f"{show(row.neutral)} (not declared)"
+
+
+def show_axis(row: Row, value: Any) -> str:
+    """A value as manifests write it; architectures as `9.0`."""
+    if row.axis == "arch" and isinstance(value, tuple):
+        return f"{value[0]}.{value[1]}"
+    return show(value)
+
+
+def parse_box(raw: dict[str, Any], source: str, fail: Callable[[str, str], Exception], table: Table = TABLE) -> Box:
+    """Read one `[[capability]]`; `fail(axis, why)` makes the exception for an illegal entry."""
+    known = {name for row in table for name in (row.axis, *row.parts)}
+    for name in raw:
+        if name not in known:
+            raise fail(name, f"unknown axis; {nearest_names(name, known)}")
+    entries = tuple(_parse_row(row, raw, fail) for row in table)
+    strict = tuple(
+        index
+        for index, (row, entry) in enumerate(zip(table, entries, strict=True))
+        if row.neutral is not REQUIRED and not row.parts and entry[0] is not None and not entry[0].admits(row.neutral)
+    )
+    return Box(source, raw, entries, strict)
+
+
+def _parse_row(row: Row, raw: dict[str, Any], fail: Callable[[str, str], Exception]) -> tuple[Allowed | None, ...]:
+    whole = raw.get(row.axis, row.undeclared)
+    if not row.parts:
+        return (None if whole is None else _parse(row, row.axis, whole, fail),)
+    apart = {name: raw[name] for name in row.parts if name in raw}
+    if isinstance(whole, dict) and whole and set(whole) <= set(row.parts):
+        apart, whole = {**whole, **apart}, None
+    shared = None if whole is None else _parse(row, row.axis, whole, fail)
+    return tuple(_parse(row, name, apart[name], fail) if name in apart else shared for name in row.parts)
+
+
+def _parse(row: Row, name: str, raw: Any, fail: Callable[[str, str], Exception]) -> Allowed:
+    try:
+        return row.kind.parse(raw)
+    except ValueError as error:
+        raise fail(name, f"{error}; legal: {row.kind.legal}") from None
+
+
+def nearest_names(name: str, known: Iterable[str]) -> str:
+    """`did you mean a, b?` for a mistyped word, or the whole list if nothing is near."""
+    import difflib
+
+    options = sorted(known)
+    close = difflib.get_close_matches(name, options, n=3, cutoff=0.5)
+    return f"did you mean {', '.join(close)}?" if close else f"known: {', '.join(options)}"

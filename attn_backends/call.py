@@ -1,0 +1,90 @@
+"""`Call` and `Grads`: the whole boundary between host and kernel, with every argument resolved.
+
+A backend's `run(call)` reads the inputs, writes `call.out` and, where `call.lse` is not None, `call.lse`; both are
+allocated by the host. `backward(call, d_out, d_lse)` returns `Grads`. Backends import this module and nothing else of
+the host; it imports no torch itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from attn_backends.block_mask import BlockMask
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Call:
+    """One resolved call.
+
+    B batch, Hq/Hkv query/KV heads, Sq/Sk longest lengths, D/Dv head widths, Tq/Tk packed tokens, P pages, page tokens.
+
+    q:   [B, Sq, Hq, D] (`bshd`), [B, Hq, Sq, D] (`bhsd`) or [Tq, Hq, D] (`thd`, or paged and packed)
+    k:   [B, Sk, Hkv, D], [B, Hkv, Sk, D], [Tk, Hkv, D]; paged [P, page, Hkv, D] (`NHD`) or [P, Hkv, page, D] (`HND`)
+    v:   as k, with Dv
+    out: as q, with Dv; any strides, memory owned by the host, contents undefined on entry
+    lse: None, or float32 [B, Hq, Sq], packed [Hq, Tq]; natural log
+
+    Inputs are never modified. `saved` is the backend's own room between `run` and `backward` of one call.
+    """
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    out: torch.Tensor
+    lse: torch.Tensor | None = None
+    layout: str = "bshd"
+    causal: bool = False
+    causal_alignment: str = "bottom_right"
+    window_left: int = -1
+    window_right: int = -1
+    softmax_scale: float = 1.0
+    softcap: float | None = None
+    sinks: torch.Tensor | None = None  # float32 [Hq]
+    alibi_slopes: torch.Tensor | None = None  # float32 [Hq] or [B, Hq]
+    attn_mask: torch.Tensor | None = None  # bool (True = visible) or float, broadcasts to [B, Hq, Sq, Sk]
+    block_mask: BlockMask | None = None
+    cu_seqlens_q: torch.Tensor | None = None  # int32 [B + 1]
+    cu_seqlens_k: torch.Tensor | None = None
+    max_seqlen_q: int = 0  # resolved: the longest query sequence, or an upper bound of it
+    max_seqlen_k: int = 0
+    seq_lens: torch.Tensor | None = None  # int32 [B]: valid keys per sequence, new tokens included
+    block_table: torch.Tensor | None = None  # int32 [B, max_pages]
+    kv_layout: str = "NHD"
+    q_format: str = "dense"
+    k_format: str = "dense"
+    v_format: str = "dense"
+    q_granularity: str = "none"
+    k_granularity: str = "none"
+    v_granularity: str = "none"
+    scale_block: int | None = None
+    q_descale: torch.Tensor | None = None  # float32, multiplies on read
+    k_descale: torch.Tensor | None = None
+    v_descale: torch.Tensor | None = None
+    dropout_p: float = 0.0
+    dropout_seed: int = 0
+    needs_backward: bool = False
+    grad_bias: bool = False
+    grad_sinks: bool = False
+    deterministic: bool = False
+    batch_invariant: bool = False
+    phase: str = "prefill"
+    attn_type: str = "decoder"
+    graph: str = "never"
+    plan: Any = None
+    workspace: torch.Tensor | None = None
+    saved: Any = None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Grads:
+    """What `backward` returns: gradients shaped and typed as q, k, v, the float `attn_mask` and the sinks."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    bias: torch.Tensor | None = None
+    sinks: torch.Tensor | None = None

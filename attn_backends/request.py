@@ -1,0 +1,88 @@
+"""`Request`: what one attention call asks for, as plain values. Metadata only; no tensors, no torch.
+
+Its fields come from the one table (`attn_backends/capability.py`); here are the checks that span fields, JSON, and the
+lazy door to `from_tensors`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from attn_backends.errors import RequestError
+from attn_backends.fields import MISSING
+from attn_backends.reason import frozen, plain
+from attn_backends.request_fields import FIELDS, RequestFields
+
+if TYPE_CHECKING:
+    import torch
+
+_BY_NAME = {field.name: field for field in FIELDS}
+
+
+class Request(RequestFields):
+    """What a call asks for. Frozen and hashable; every field is checked, errors name field, value and what is allowed.
+
+    Required: `dtype, seq_q, seq_k, num_q_heads, num_kv_heads, head_dim_qk, head_dim_v`; everything else is neutral.
+    Raises RequestError for a value outside its field's set, or heads that do not divide.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, **values: Any) -> None:
+        for name in values:
+            if name not in _BY_NAME:
+                raise RequestError(name, values[name], "a request field", hint=_near_field(name))
+        for field in FIELDS:
+            if field.name in values:
+                field.verify(values[field.name])
+            elif field.default is MISSING:
+                raise RequestError(field.name, None, field.check.allowed, hint="this field has no default")
+        if values.get("page_size") is not None and values.get("kv_layout") is None:
+            values["kv_layout"] = "NHD"
+        super().__init__(**values)
+        _check_heads(self)
+
+    @classmethod
+    def from_tensors(cls, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **arguments: Any) -> Self:
+        """The request that `attention(q, k, v, **arguments)` would make. Imports torch."""
+        from attn_backends.api import request_from_tensors
+
+        return request_from_tensors(q, k, v, **arguments)  # type: ignore[return-value]  # Request has no subclasses
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field that is not at its default, as plain JSON values."""
+        return {
+            field.name: plain(value)
+            for field in FIELDS
+            if (value := getattr(self, field.name)) != field.default or field.default is MISSING
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Read `to_json`'s dict. Fields of a newer version are kept in `unknown`; every backend then refuses."""
+        known = {name: frozen(value) for name, value in data.items() if name in _BY_NAME}
+        strange = tuple(sorted(name for name in data if name not in _BY_NAME))
+        if strange:
+            known["unknown"] = tuple(known.get("unknown", ())) + strange
+        return cls(**known)
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed, checked again."""
+        current = {field.name: getattr(self, field.name) for field in FIELDS}
+        return type(self)(**{**current, **changes})
+
+
+def _check_heads(request: Request) -> None:
+    if request.num_q_heads % request.num_kv_heads:
+        raise RequestError(
+            "num_q_heads",
+            request.num_q_heads,
+            f"a multiple of num_kv_heads = {request.num_kv_heads}",
+            hint="query head h reads KV head h // (num_q_heads // num_kv_heads)",
+        )
+
+
+def _near_field(name: str) -> str:
+    from attn_backends.box import nearest_names
+
+    return nearest_names(name, _BY_NAME)
