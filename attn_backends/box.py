@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from attn_backends.capability import FITS_ANY, REQUIRED, TABLE, Row
@@ -18,35 +19,34 @@ if TYPE_CHECKING:
     from attn_backends.request import Request
 
 Table = Sequence[Row]
+Values = tuple[Any, ...]  # a request's value on every row of the table
 Miss = tuple[int, int]  # (row, part)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Values:
-    """A request's value on every row of the table, and the rows whose value is not the neutral one."""
-
-    by_row: tuple[Any, ...]
-    active: tuple[int, ...]
 
 
 def axis_values(request: Request, device: Device, table: Table = TABLE) -> Values:
     """Read every axis once, for matching against many boxes."""
-    by_row = tuple(row.read(request, device) for row in table)
-    active = tuple(
-        index
-        for index, (row, value) in enumerate(zip(table, by_row, strict=True))
-        if value is not FITS_ANY and not is_neutral(row, value)
-    )
-    return Values(by_row, active)
+    plain, fields, derived = _readers.get(id(table)) or _compile(table)
+    values: list[Any] = [None] * len(table)
+    for index, value in zip(plain, fields(request), strict=True):
+        values[index] = value
+    for index, read in derived:
+        values[index] = read(request, device)
+    return tuple(values)
 
 
-def is_neutral(row: Row, value: Any) -> bool:
-    """Whether a value needs no declaration (every part of it, on an axis with parts)."""
-    if row.neutral is REQUIRED:
-        return False
-    if row.parts:
-        return all(part == row.neutral for part in value)
-    return bool(value == row.neutral)
+_readers: dict[int, Any] = {}  # by identity of a table: (plain rows, getter of their fields, the other rows' readers)
+
+
+def _compile(table: Table) -> Any:
+    plain = [(index, row.plain) for index, row in enumerate(table) if row.plain is not None]
+    derived = [(index, row.read) for index, row in enumerate(table) if row.plain is None]
+    compiled = ([index for index, _ in plain], attrgetter(*(name for _, name in plain)), derived)
+    _readers[id(table)] = compiled
+    _kept_alive.append(table)
+    return compiled
+
+
+_kept_alive: list[Table] = []  # so that an identity is never reused
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,33 +56,23 @@ class Box:
     source: str
     raw: dict[str, Any]
     entries: tuple[tuple[Allowed | None, ...], ...]
-    strict: tuple[int, ...]  # rows declared without their neutral value: checked even when the request is neutral
 
-    def misses(self, values: Values, table: Table = TABLE) -> list[Miss]:
-        """Every (row, part) on which the request falls outside this box."""
-        found: list[Miss] = []
-        by_row, entries = values.by_row, self.entries
-        for index in values.active:
-            value, entry = by_row[index], entries[index]
-            if len(entry) == 1:
-                allowed = entry[0]
-                if allowed is None or not allowed.admits(value):
-                    found.append((index, 0))
-            else:
-                neutral = table[index].neutral
-                for part, (one, allowed) in enumerate(zip(value, entry, strict=True)):
-                    if one != neutral and (allowed is None or not allowed.admits(one)):
-                        found.append((index, part))
-        if self.strict:
-            active = set(values.active)
-            found += [(index, 0) for index in self.strict if index not in active and by_row[index] is not FITS_ANY]
-        return found
+    def admits(self, row: Row, index: int, part: int, value: Any) -> bool:
+        """Whether this box takes a value on one axis (one part of it): closed world, neutral values aside."""
+        if value is FITS_ANY:
+            return True
+        allowed = self.entries[index][part]
+        if allowed is None or row.parts:
+            if row.neutral is not REQUIRED and value == row.neutral:
+                return True
+            return allowed is not None and allowed.admits(value)
+        return allowed.admits(value)
 
     def reason(self, values: Values, miss: Miss, table: Table = TABLE) -> Reason:
         """The record of one miss: what was asked, what is declared, where."""
         index, part = miss
         row, allowed = table[index], self.entries[index][part]
-        value = values.by_row[index]
+        value = values[index]
         got, name = (value[part], row.parts[part]) if row.parts else (value, row.axis)
         want = wanted(row, allowed)
         shown = show_axis(row, got)
@@ -94,7 +84,7 @@ class Box:
         index, part = miss
         row, allowed = table[index], self.entries[index][part]
         if allowed is not None:
-            value = values.by_row[index]
+            value = values[index]
             return allowed.nearest(value[part] if row.parts else value)
         return None if row.neutral is REQUIRED else row.neutral
 
@@ -121,13 +111,7 @@ def parse_box(raw: dict[str, Any], source: str, fail: Callable[[str, str], Excep
     for name in raw:
         if name not in known:
             raise fail(name, f"unknown axis; {nearest_names(name, known)}")
-    entries = tuple(_parse_row(row, raw, fail) for row in table)
-    strict = tuple(
-        index
-        for index, (row, entry) in enumerate(zip(table, entries, strict=True))
-        if row.neutral is not REQUIRED and not row.parts and entry[0] is not None and not entry[0].admits(row.neutral)
-    )
-    return Box(source, raw, entries, strict)
+    return Box(source, raw, tuple(_parse_row(row, raw, fail) for row in table))
 
 
 def _parse_row(row: Row, raw: dict[str, Any], fail: Callable[[str, str], Exception]) -> tuple[Allowed | None, ...]:

@@ -51,6 +51,8 @@ class Row:
     neutral: Any = REQUIRED
     parts: tuple[str, ...] = ()
     undeclared: Any = None  # what a box that leaves the axis out declares all the same
+    plain: str | None = None  # the field that is the value, where nothing is derived
+    derived: bool = False  # the value says more than the row's keyed fields: it enters the cache key itself
     hint: str | None = None
 
     @property
@@ -63,8 +65,9 @@ def _plain(axis: str, kind: Kind, doc: str, field: Field, **more: Any) -> Row:
     """A row whose value is its one field, as it stands."""
     name = field.name
     return Row(
-        axis=axis, kind=kind, doc=doc, fields=(field,), read=lambda request, _device: getattr(request, name), **more
-    )
+        axis=axis, kind=kind, doc=doc, fields=(field,), plain=name, read=lambda request, _device: getattr(request, name),
+        **more,
+    )  # fmt: skip
 
 
 def _flag(axis: str, doc: str, field: str | None = None, **more: Any) -> Row:
@@ -169,7 +172,7 @@ TABLE: tuple[Row, ...] = (
     Row(
         axis="causal_alignment", kind=names(ALIGNMENTS), doc="where the diagonal hangs when seq_q != seq_k",
         fields=(Field("causal_alignment", f.word(*ALIGNMENTS), "bottom_right", doc="where the diagonal hangs"),),
-        read=_read_alignment,
+        read=_read_alignment, derived=True,
     ),
     Row(
         axis="window", kind=names(("none", "left", "two_sided")), doc="sliding window, tokens besides oneself",
@@ -227,7 +230,7 @@ TABLE: tuple[Row, ...] = (
     Row(
         axis="strides", kind=levels(CLASSES), doc="loosest class of the strides of q, k and v",
         fields=(_strides("q_strides"), _strides("k_strides"), _strides("v_strides"), _strides("mask_strides")),
-        read=lambda request, _device: request_stride_class(request),
+        read=lambda request, _device: request_stride_class(request), derived=True,
     ),
     _plain(
         "alignment", MINIMUM, "largest power of two that divides pointers and strides, in bytes",
@@ -235,7 +238,7 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         axis="index_width", kind=NUMBERS, doc="bits of the largest element offset",
-        read=lambda request, _device: request_index_width(request),
+        read=lambda request, _device: request_index_width(request), derived=True,
     ),
     _plain(
         "graph", levels(GRAPH_LEVELS), "CUDA graph capture",

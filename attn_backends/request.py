@@ -26,7 +26,7 @@ class Request(RequestFields):
     Raises RequestError for a value outside its field's set, or heads that do not divide.
     """
 
-    __slots__ = ()
+    __slots__ = ("_hash",)
 
     def __init__(self, **values: Any) -> None:
         for name in values:
@@ -41,6 +41,13 @@ class Request(RequestFields):
             values["kv_layout"] = "NHD"
         super().__init__(**values)
         _check_heads(self)
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash  # type: ignore[has-type,no-any-return]  # set just below, once
+        except AttributeError:
+            object.__setattr__(self, "_hash", super().__hash__())
+            return self._hash
 
     @classmethod
     def from_tensors(cls, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **arguments: Any) -> Self:

@@ -87,6 +87,8 @@ def request_stride_class(request: Request) -> str:
 
 def request_index_width(request: Request) -> int:
     """32 if every element offset over q, k, v, out, mask and page pool is at most 2^31 - 1, else 64."""
+    if _surely_small(request):
+        return 32
     sizes = tensor_sizes(request)
     offsets = [
         largest_offset(sizes["q"], request.q_strides),
@@ -98,3 +100,30 @@ def request_index_width(request: Request) -> int:
         full = (request.batch, request.num_q_heads, request.seq_q, request.seq_k)
         offsets.append(largest_offset(full, request.mask_strides))
     return 32 if max(offsets) <= _INT32_MAX else 64
+
+
+def _surely_small(r: Request) -> bool:
+    """Contiguous, not paged, and small by any count: the common case, decided without listing sizes."""
+    if r.page_size is not None or r.q_strides is not None or r.k_strides is not None or r.v_strides is not None:
+        return False
+    rows, width = r.batch * r.num_q_heads, max(r.head_dim_qk, r.head_dim_v)
+    longest = max(r.seq_q, r.seq_k, r.total_q or 0, r.total_k or 0)
+    masked = r.mask != "none" or r.bias
+    return rows * longest * (max(width, longest) if masked else width) <= _INT32_MAX
+
+
+def with_representative_strides(request: Request) -> Request:
+    """The request with strides that stand for their class: none, rows padded by 8, or every stride doubled."""
+    shape = request_stride_class(request)
+    if shape == "contiguous":
+        return request.replace(q_strides=None, k_strides=None, v_strides=None, mask_strides=None)
+    sizes = tensor_sizes(request)
+    return request.replace(
+        **{f"{name}_strides": _representative(sizes[name], shape) for name in ("q", "k", "v")}, mask_strides=None
+    )
+
+
+def _representative(sizes: tuple[int, ...], shape: str) -> tuple[int, ...]:
+    if shape == "any":
+        return tuple(2 * step for step in contiguous(sizes))
+    return contiguous((*sizes[:-1], sizes[-1] + 8))

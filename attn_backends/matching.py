@@ -1,0 +1,97 @@
+"""Which boxes a request fits, for all boxes of all backends at once.
+
+Every (axis, value) has a bit mask over all boxes: the boxes that admit it. The masks are memoised, so that a request
+costs one dict lookup per axis; the boxes it fits are the bits left after AND-ing. Light core: standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attn_backends.box import Box, Miss, Table, Values
+from attn_backends.capability import FITS_ANY, TABLE
+
+_MEMO_LIMIT = 4096  # values remembered per axis (lengths are many)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Verdict:
+    """How one backend stands: the box it fits, or else its nearest box and what is missed there."""
+
+    box: Box
+    misses: tuple[Miss, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the request fits the box whole."""
+        return not self.misses
+
+
+class MatchIndex:
+    """Boxes of several backends, indexed. Thread-safe: memo entries are pure values."""
+
+    def __init__(self, groups: Sequence[Sequence[Box]], table: Table = TABLE) -> None:
+        self._table = table
+        self._boxes = tuple(box for group in groups for box in group)
+        self._all = (1 << len(self._boxes)) - 1
+        self._ranges: list[tuple[int, int]] = []
+        start = 0
+        for group in groups:
+            self._ranges.append((start, start + len(group)))
+            start += len(group)
+        self._axes = tuple(
+            (index, part, row.parts != ())
+            for index, row in enumerate(table)
+            for part in range(max(1, len(row.parts)))
+        )
+        self._memo: tuple[dict[Any, int], ...] = tuple({} for _ in self._axes)
+
+    def match(self, values: Values) -> list[Verdict]:
+        """One verdict per group, in order. No box fits: the one with the fewest misses, first in file order."""
+        missed = self._missed(values)
+        refused = 0
+        for _, mask in missed:
+            refused |= mask
+        return [self._verdict(start, end, refused, missed) for start, end in self._ranges]
+
+    def _missed(self, values: Values) -> list[tuple[Miss, int]]:
+        """(axis, boxes that refuse its value) for every axis that any box refuses."""
+        missed: list[tuple[Miss, int]] = []
+        for (index, part, split), memo in zip(self._axes, self._memo, strict=True):
+            value = values[index]
+            if value is FITS_ANY:
+                continue
+            if split:
+                value = value[part]
+            refusing = memo.get(value)
+            if refusing is None:
+                refusing = self._refusing(index, part, value, memo)
+            if refusing:
+                missed.append(((index, part), refusing))
+        return missed
+
+    def _refusing(self, index: int, part: int, value: Any, memo: dict[Any, int]) -> int:
+        row = self._table[index]
+        mask = 0
+        for bit, box in enumerate(self._boxes):
+            if not box.admits(row, index, part, value):
+                mask |= 1 << bit
+        if len(memo) >= _MEMO_LIMIT:
+            memo.clear()
+        memo[value] = mask
+        return mask
+
+    def _verdict(self, start: int, end: int, refused: int, missed: list[tuple[Miss, int]]) -> Verdict:
+        for bit in range(start, end):
+            if not refused >> bit & 1:
+                return Verdict(self._boxes[bit], ())
+        best: tuple[int, tuple[Miss, ...]] | None = None
+        for bit in range(start, end):
+            misses = tuple([miss for miss, mask in missed if mask >> bit & 1])
+            if best is None or len(misses) < len(best[1]):
+                best = (bit, misses)
+        if best is None:
+            raise ValueError("a backend without boxes cannot be matched")
+        return Verdict(self._boxes[best[0]], best[1])

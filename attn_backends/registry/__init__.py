@@ -1,0 +1,1 @@
+"""How backends are found, described and loaded. Knows nothing of ranking; imports no torch."""

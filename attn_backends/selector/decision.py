@@ -1,0 +1,223 @@
+"""`Decision`: what was chosen for a request, and why not the others, as a record.
+
+`explain()` renders it, `to_json`/`from_json` carry it, `replay()` decides again and reports differences, `load()` binds
+the chosen kernel for hot loops. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from attn_backends.device import Device
+from attn_backends.reason import Reason, frozen, plain, show
+from attn_backends.registry.environment import Environment
+from attn_backends.request import Request
+from attn_backends.selector.policy import Policy
+
+if TYPE_CHECKING:
+    from attn_backends.registry.registry import Registry
+
+SCHEMA = "attn.decision/1"
+SOURCES = ("explicit", "scope", "prefer", "rank_hook", "measured", "cost_model", "priority")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One backend's standing. `status`: selected, outranked or rejected; `stage`: the filter that rejected it."""
+
+    name: str
+    version: str
+    tier: str
+    numerics: str
+    status: str
+    stage: str
+    reasons: tuple[Reason, ...] = ()
+    rank: int | None = None
+    predicted_ms: float | None = None
+    measured_ms: float | None = None
+    conversions: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values only."""
+        return {
+            "name": self.name, "version": self.version, "tier": self.tier, "numerics": self.numerics,
+            "status": self.status, "stage": self.stage, "reasons": [reason.to_json() for reason in self.reasons],
+            "rank": self.rank, "predicted_ms": self.predicted_ms, "measured_ms": self.measured_ms,
+            "conversions": list(self.conversions),
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Candidate:
+        """Read `to_json`'s dict."""
+        reasons = tuple(Reason.from_json(reason) for reason in data["reasons"])
+        return cls(**{**data, "reasons": reasons, "conversions": tuple(data["conversions"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One step of a relaxation: on `axis`, ask for `want` instead of `got` (None: no value would do)."""
+
+    axis: str
+    got: Any
+    want: Any
+
+    def __str__(self) -> str:
+        return f"{self.axis} {show(self.got)} -> {show(self.want)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """The smallest change of the request that would make one rejected backend fit."""
+
+    backend: str
+    changes: tuple[Change, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values only."""
+        changes = [{"axis": c.axis, "got": plain(c.got), "want": plain(c.want)} for c in self.changes]
+        return {"backend": self.backend, "changes": changes}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Relaxation:
+        """Read `to_json`'s dict."""
+        return cls(
+            data["backend"], tuple(Change(c["axis"], frozen(c["got"]), frozen(c["want"])) for c in data["changes"])
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forced:
+    """A backend that was chosen by name, and by whom: explicit or scope."""
+
+    name: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A decision made again: the new one, and every difference in words; none means it stands."""
+
+    decision: Decision
+    differences: tuple[str, ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing changed."""
+        return not self.differences
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Decision:
+    """The answer to one request. `backend` is None when nothing fits; `candidates` has every backend, best first."""
+
+    request: Request
+    backend: str | None
+    source: str | None
+    candidates: tuple[Candidate, ...]
+    nearest: tuple[Relaxation, ...]
+    environment: Environment
+    device: Device
+    policy: Policy
+    registry: str  # digest of the registry's contents
+    forced: Forced | None = None
+    identity: tuple[Any, ...] = ()  # everything the decision depends on, the request in bucketed form
+    stored_id: str | None = None
+    origin: Registry | None = field(default=None, repr=False)
+    downcast: str | None = None  # dtype the backend runs in, when it is not the request's
+
+    @functools.cached_property
+    def id(self) -> str:
+        """Digest of the bucketed request, registry, policy, device, environment and measurements; 16 hex digits."""
+        if self.stored_id is not None:
+            return self.stored_id
+        return hashlib.sha256(repr(self.identity).encode()).hexdigest()[:16]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Decision) and self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @property
+    def chosen(self) -> Candidate | None:
+        """The winner's own record."""
+        return next((candidate for candidate in self.candidates if candidate.status == "selected"), None)
+
+    @property
+    def tier(self) -> str | None:
+        """Tier of the winner; `reference` means that nothing better fits."""
+        return self.chosen.tier if self.chosen else None
+
+    def candidate(self, name: str) -> Candidate:
+        """The record of one backend. Raises UnknownBackendError."""
+        from attn_backends.box import nearest_names
+        from attn_backends.errors import UnknownBackendError
+
+        for candidate in self.candidates:
+            if candidate.name == name:
+                return candidate
+        raise UnknownBackendError(
+            f"no backend {name!r} took part; {nearest_names(name, [c.name for c in self.candidates])}", decision=self
+        )
+
+    def explain(self) -> str:
+        """The whole decision as text, rendered from the record."""
+        from attn_backends.selector.log.line import record_text
+
+        return record_text(self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """The record, schema `attn.decision/1`."""
+        return {
+            "schema": SCHEMA, "id": self.id, "backend": self.backend, "source": self.source,
+            "request": self.request.to_json(), "device": self.device.to_json(), "policy": self.policy.to_json(),
+            "forced": {"name": self.forced.name, "source": self.forced.source} if self.forced else None,
+            "registry": self.registry, "environment": self.environment.to_json(), "downcast": self.downcast,
+            "candidates": [candidate.to_json() for candidate in self.candidates],
+            "nearest": [relaxation.to_json() for relaxation in self.nearest],
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any] | str) -> Decision:
+        """Read a record (dict or text). Raises ValueError for another schema."""
+        record = json.loads(data) if isinstance(data, str) else data
+        if record.get("schema") != SCHEMA:
+            raise ValueError(f"not a decision record: schema {record.get('schema')!r}, want {SCHEMA!r}")
+        forced = record.get("forced")
+        return cls(
+            stored_id=record["id"], backend=record["backend"], source=record["source"],
+            request=Request.from_json(record["request"]), device=Device.from_json(record["device"]),
+            policy=Policy.from_dict(record["policy"]), registry=record["registry"],
+            environment=Environment.from_json(record["environment"]), downcast=record.get("downcast"),
+            forced=Forced(**forced) if forced else None,
+            candidates=tuple(Candidate.from_json(item) for item in record["candidates"]),
+            nearest=tuple(Relaxation.from_json(item) for item in record["nearest"]),
+        )  # fmt: skip
+
+    def replay(self, *, registry: Registry | None = None, environment: Environment | None = None) -> Replay:
+        """Decide again with today's registry, on the same request, device, policy and (unless given) environment."""
+        from attn_backends.selector.replay import replay
+
+        return replay(self, registry=registry or self.origin, environment=environment)
+
+    def load(self) -> Callable[..., Any]:
+        """The chosen kernel bound for hot loops: `fn(q, k, v, **tensors)` with no dispatch left in it. Imports torch.
+
+        Raises NoBackendError (or its cause) where nothing was chosen, LoadError where the backend does not import.
+        """
+        from attn_backends.selector.refusal import raise_unless_chosen
+
+        raise_unless_chosen(self)
+        return _binder()(self)
+
+
+def _binder() -> Callable[[Decision], Callable[..., Any]]:
+    """`api.bind`, by name: the selector does not import the layer above it."""
+    import importlib
+
+    return importlib.import_module("attn_backends.api").bind  # type: ignore[no-any-return]  # api.bind has this type

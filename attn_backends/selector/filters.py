@@ -1,0 +1,149 @@
+"""The filters before the axes, in their fixed order: why a backend is out whatever the request's shape.
+
+blocked / not_in_only, api_version, requirement, load_error, not_certified, numerics; then quarantine and gaps, which
+alone among them depend on the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from attn_backends.reason import Reason
+from attn_backends.registry.certificates import certificate_of
+from attn_backends.registry.environment import Environment, fits
+from attn_backends.registry.registry import Snapshot
+from attn_backends.selector.policy import Policy
+from attn_backends.selector.quarantine import Entry
+from attn_backends.selector.refusal import REFERENCE_FORBIDDEN
+
+if TYPE_CHECKING:
+    from attn_backends.device import Device
+    from attn_backends.registry.manifest import Manifest
+    from attn_backends.request import Request
+
+API_VERSION = "1.0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Everything the filters read."""
+
+    request: Request
+    device: Device
+    policy: Policy
+    environment: Environment
+    snapshot: Snapshot
+    entries: tuple[Entry, ...]
+    forced: str | None
+    named: frozenset[str]
+
+
+Refusal = tuple[str, tuple[Reason, ...]]  # (stage, reasons)
+_REMEMBERED = 64  # (policy, environment, forced, named) combinations kept per snapshot
+
+
+def static_refusals(asked: Asked) -> list[Refusal | None]:
+    """Per backend, the first refusal that does not depend on the request; kept with the snapshot."""
+    memo: dict[Any, list[Refusal | None]] = asked.snapshot.derived.setdefault("refusals", {})
+    key = (asked.policy, asked.environment, asked.forced, asked.named)
+    found = memo.get(key)
+    if found is None:
+        found = [_first_refusal(manifest, asked) for manifest in asked.snapshot.manifests]
+        if len(memo) >= _REMEMBERED:
+            memo.clear()
+        memo[key] = found
+    return found
+
+
+def _first_refusal(manifest: Manifest, asked: Asked) -> Refusal | None:
+    return next((refusal for refusal in _stages(manifest, asked) if refusal[1]), None)
+
+
+def _stages(manifest: Manifest, asked: Asked) -> Iterator[Refusal]:
+    yield "policy", _policy(manifest, asked)
+    yield "version", _api_version(manifest)
+    yield "version", _requirements(manifest, asked.environment)
+    yield "load", _load(manifest, asked.snapshot)
+    yield "certificate", _certificate(manifest, asked)
+    yield "numerics", _numerics(manifest, asked.policy)
+
+
+def _policy(manifest: Manifest, asked: Asked) -> tuple[Reason, ...]:
+    policy, name = asked.policy, manifest.name
+    if name in policy.block:
+        return (_reason("blocked", name, "not blocked", f"{name} is blocked by the policy", "policy block"),)
+    if policy.only is not None and name not in policy.only:
+        only = "{" + ", ".join(sorted(policy.only)) + "}"
+        return (_reason("not_in_only", name, only, f"{name} is not in only = {only}", "policy only"),)
+    if policy.forbid_reference and manifest.tier == "reference" and asked.forced != name:
+        text = f"{name} is of tier reference, which the policy forbids"
+        return (_reason("blocked", "tier reference", "tier standard", text, f"policy {REFERENCE_FORBIDDEN}"),)
+    return ()
+
+
+def _api_version(manifest: Manifest) -> tuple[Reason, ...]:
+    if fits(manifest.api, API_VERSION):
+        return ()
+    want = str(manifest.api)
+    text = f"written for backend API {want}, this is {API_VERSION}"
+    hint = "install a release of the backend for this API"
+    return (Reason("api_version", "api_version", API_VERSION, want, text, manifest.label, hint),)
+
+
+def _requirements(manifest: Manifest, environment: Environment) -> tuple[Reason, ...]:
+    missing = []
+    for requirement in manifest.requires:
+        if not environment.meets(requirement):
+            got = environment.version(requirement.name) or "not installed"
+            want = str(requirement.specifier) or "any version"
+            text = f"requires {requirement}, got {got}"
+            hint = f"pip install '{requirement}'"
+            missing.append(Reason("requirement", requirement.name, got, want, text, manifest.label, hint))
+    return tuple(missing)
+
+
+def _load(manifest: Manifest, snapshot: Snapshot) -> tuple[Reason, ...]:
+    text = snapshot.failures.get(manifest.name)
+    if text is None:
+        return ()
+    return (Reason("load_error", "load_error", "failed to load", "a backend that loads", text, manifest.label),)
+
+
+def _certificate(manifest: Manifest, asked: Asked) -> tuple[Reason, ...]:
+    if manifest.origin != "third_party" or manifest.name in asked.named:
+        return ()
+    certified = {name for name, _, _ in asked.environment.certificates}
+    if manifest.name in certified and certificate_of(manifest) in asked.environment.certificates:
+        return ()
+    got = "a certificate for other sources" if manifest.name in certified else "no certificate"
+    hint = f"attn-backends conformance run {manifest.name} --certify, or name it in the call or policy"
+    text = f"third-party backend without a valid certificate ({got})"
+    return (Reason("not_certified", "not_certified", got, "a certificate", text, manifest.label, hint),)
+
+
+def _numerics(manifest: Manifest, policy: Policy) -> tuple[Reason, ...]:
+    if manifest.numerics in policy.numerics:
+        return ()
+    want = "{" + ", ".join(sorted(policy.numerics)) + "}"
+    text = f"numerics {manifest.numerics} is not allowed here, only {want}"
+    hint = f'Policy(numerics={{"exact", "{manifest.numerics}"}}) allows it'
+    return (Reason("numerics", "numerics", manifest.numerics, want, text, manifest.label, hint),)
+
+
+def quarantine_reasons(manifest: Manifest, asked: Asked) -> tuple[Reason, ...]:
+    """The quarantine entries and gaps that this request falls into on this backend."""
+    if not asked.entries:
+        return ()
+    return tuple(
+        entry.refuse(asked.request)
+        for entry in asked.entries
+        if not (entry.code == "quarantine" and asked.policy.allow_quarantined)
+        and entry.applies(manifest, asked.environment)
+        and entry.when.hold(asked.request, asked.device)
+    )
+
+
+def _reason(code: str, got: str, want: str, message: str, source: str) -> Reason:
+    return Reason(code, code, got, want, message, source)

@@ -1,0 +1,70 @@
+"""Ranking of the backends that fit, and which level decided.
+
+explicit or scope > prefer > rank hook > measured > cost model > declared priority (larger first) > name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from attn_backends.registry.manifest import Manifest
+    from attn_backends.selector.policy import Policy
+
+_LEVELS = ("prefer", "rank_hook", "measured", "cost_model", "priority", "priority")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grounds:
+    """What ranking may use; the times are empty where they must not count."""
+
+    policy: Policy
+    hook_order: Sequence[str] = ()
+    measured: Mapping[str, float]
+    predicted: Mapping[str, float]
+
+
+def rank(manifests: Sequence[Manifest], grounds: Grounds) -> tuple[list[Manifest], str]:
+    """(backends best first, the level that set the winner apart). `manifests` is not empty."""
+    keyed = sorted(((_key(manifest, grounds), manifest) for manifest in manifests), key=lambda pair: pair[0])
+    ordered = [manifest for _, manifest in keyed]
+    winner = keyed[0][0]
+    runner_up = keyed[1][0] if len(keyed) > 1 else None
+    return ordered, _deciding_level(winner, runner_up)
+
+
+def _key(manifest: Manifest, grounds: Grounds) -> tuple[float, float, float, float, int, str]:
+    name = manifest.name
+    return (
+        _position(name, grounds.policy.prefer),
+        _position(name, grounds.hook_order),
+        grounds.measured.get(name, math.inf),
+        grounds.predicted.get(name, math.inf),
+        -manifest.priority,
+        name,
+    )
+
+
+def _position(name: str, order: Sequence[str]) -> float:
+    return order.index(name) if name in order else math.inf
+
+
+def _deciding_level(winner: Sequence[object], runner_up: Sequence[object] | None) -> str:
+    """The first level on which the winner is placed, and placed before the runner-up."""
+    for level, position in enumerate(winner):
+        placed = position != math.inf or level >= 4
+        if placed and (runner_up is None or position != runner_up[level]):
+            return _LEVELS[level]
+    return "priority"
+
+
+def outranked_by(loser: Manifest, winner: Manifest, level: str) -> tuple[str, str, str]:
+    """(got, want, message) of an `outranked` reason."""
+    if level == "priority":
+        got, want = f"priority {loser.priority}", f"priority {winner.priority} of {winner.name}"
+        tie = " and the name decides" if loser.priority == winner.priority else ""
+        return got, want, f"fits, but {winner.name} has priority {winner.priority} against {loser.priority}{tie}"
+    return loser.name, winner.name, f"fits, but {winner.name} was chosen by {level.replace('_', ' ')}"

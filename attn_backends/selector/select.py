@@ -1,0 +1,199 @@
+"""`select`: the one question, answered through the cache.
+
+The answer depends on the request, the registry's snapshot, the effective policy (call, scopes, knobs), the device, the
+environment and the measurements, and on nothing else. No kernel is loaded, no torch imported.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from attn_backends.box import axis_values
+from attn_backends.device import Device
+from attn_backends.errors import RequestError
+from attn_backends.matching import MatchIndex
+from attn_backends.registry.certificates import read_certificates
+from attn_backends.registry.environment import Environment
+from attn_backends.registry.hooking import active_hooks
+from attn_backends.registry.knobs import parse_knobs, raw_knobs, warn_of_unknown_knobs
+from attn_backends.registry.registry import Registry, Snapshot, default_registry
+from attn_backends.request import Request
+from attn_backends.selector.announce import announce
+from attn_backends.selector.buckets import Buckets, declared_lengths
+from attn_backends.selector.cache import CacheInfo, DecisionCache
+from attn_backends.selector.decision import Decision, Forced
+from attn_backends.selector.filters import Asked
+from attn_backends.selector.policy import Policy, effective_policy
+from attn_backends.selector.quarantine import Entry, entries_for
+from attn_backends.selector.refusal import raise_if_forced_unfit, raise_if_reference_forbidden
+from attn_backends.selector.resolve import Question, resolve
+from attn_backends.selector.scope import Scope, open_scopes, scoped_backend, scoped_policy
+from attn_backends.selector.times import NO_COST_MODEL, NO_TIMES, CostModel, Measurements
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_cache = DecisionCache()
+_lock = threading.Lock()
+_measurements: Measurements = NO_TIMES
+_cost_model: CostModel = NO_COST_MODEL
+
+
+def select(
+    request: Request,
+    *,
+    backend: str | None = None,
+    policy: Policy | None = None,
+    device: Device | str | None = None,
+    environment: Environment | None = None,
+    measurements: Measurements | None = None,
+    registry: Registry | None = None,
+) -> Decision:
+    """Choose the backend for a request, and say why not the others.
+
+    `device` is a `Device`, a name for `Device.pretend`, or None for this machine's; a pretended device brings an
+    environment in which every requirement is met. Nothing fits: the Decision has `backend=None`. Raises
+    UnfitBackendError if `backend=` (or a scope, or a pin) names one that cannot serve, UnknownBackendError for a name
+    nobody has, ReferenceForbiddenError where only a forbidden reference fits.
+    """
+    knobs = raw_knobs()
+    scopes = open_scopes()
+    snapshot = (registry or default_registry()).snapshot()
+    times = _measurements if measurements is None else measurements
+    exact = (
+        request, backend, policy, device, environment, scopes, knobs, snapshot, times.token, _cost_model.token,
+    )  # fmt: skip
+    decision = _cache.get(exact)
+    if decision is None:
+        decision = _select_anew(exact, registry or default_registry(), times)
+    if decision.backend is None:
+        raise_if_forced_unfit(decision)
+        raise_if_reference_forbidden(decision)
+    return decision
+
+
+def cache_info() -> CacheInfo:
+    """How many decisions were made anew, how many came from the cache, how many it holds."""
+    return _cache.info()
+
+
+def clear_cache() -> None:
+    """Forget every decision, and look at this machine's certificates and packages again."""
+    default_registry().refresh()
+    _cache.clear()
+
+
+def use_measurements(measurements: Measurements | None) -> None:
+    """Rank by these times from now on; None goes back to none."""
+    global _measurements
+    _measurements = NO_TIMES if measurements is None else measurements
+    _cache.clear()
+
+
+def use_cost_model(model: CostModel | None) -> None:
+    """Rank by this model from now on; None goes back to declared priorities."""
+    global _cost_model
+    _cost_model = NO_COST_MODEL if model is None else model
+    _cache.clear()
+
+
+def _select_anew(exact: tuple[Any, ...], registry: Registry, times: Measurements) -> Decision:
+    request, backend, policy, device, environment, scopes, knobs, snapshot, *_ = exact
+    if not isinstance(request, Request):
+        raise RequestError("request", type(request).__name__, "an attn_backends.Request")
+    warn_of_unknown_knobs()
+    question, bucketed = _question(request, backend, policy, device, environment, scopes, knobs, snapshot, registry, times)
+    decision, fresh = _cache.resolve(exact, bucketed, lambda: resolve(question))
+    if fresh:
+        announce(decision, parse_knobs(knobs))
+    return decision
+
+
+def _question(
+    request: Request,
+    backend: str | None,
+    policy: Policy | None,
+    device: Device | str | None,
+    environment: Environment | None,
+    scopes: tuple[Scope, ...],
+    knobs: tuple[bytes | str | None, ...],
+    snapshot: Snapshot,
+    registry: Registry,
+    times: Measurements,
+) -> tuple[Question, tuple[Any, ...]]:
+    """The question in full, and its bucketed key."""
+    here = as_device(device)
+    facts = environment or (Environment.pretend() if here.pretended else _environment_here(snapshot))
+    whole = effective_policy(scoped_policy(scopes, policy, request, here), parse_knobs(knobs))
+    effective = whole.for_request(request, here)
+    scoped = scoped_backend(scopes, request, here)
+    forced = _forced(backend, effective.pin, scoped)
+    if forced is not None:
+        snapshot.get(forced.name)
+    entries = _derive(snapshot)
+    buckets = _buckets(snapshot, entries, whole, scopes)
+    named = effective.named() | ({forced.name} if forced else frozenset())
+    asked = Asked(
+        request=request, device=here, policy=effective, environment=facts, snapshot=snapshot, entries=entries,
+        forced=forced.name if forced else None, named=named,
+    )  # fmt: skip
+    values = axis_values(request, here, snapshot.table)
+    bucketed = buckets.key(request, values)
+    question = Question(
+        asked=asked, forced=forced, registry=registry, buckets=buckets, measurements=times, cost_model=_cost_model,
+        values=values, key=bucketed,
+    )  # fmt: skip
+    quarantined = tuple(entry.when.hold(request, here) for entry in entries)
+    key = (
+        bucketed, snapshot, effective, here, facts, forced, times.token, _cost_model.token, quarantined,
+    )  # fmt: skip
+    return question, key
+
+
+def _forced(backend: str | None, pin: str | None, scoped: str | None) -> Forced | None:
+    if backend is not None:
+        return Forced(name=backend, source="explicit")
+    if pin is not None:
+        return Forced(name=pin, source="explicit")
+    return Forced(name=scoped, source="scope") if scoped is not None else None
+
+
+def as_device(device: Device | str | None) -> Device:
+    """A `Device` from what `select` takes; None is this machine's, after the device hooks had their word."""
+    if device is None:
+        hooks = active_hooks()
+        return Device.current() if hooks is None else hooks.device(Device.current())
+    return Device.pretend(device) if isinstance(device, str) else device
+
+
+def _environment_here(snapshot: Snapshot) -> Environment:
+    found: Environment | None = snapshot.derived.get("environment")
+    if found is None:
+        packages = {requirement.name for manifest in snapshot.manifests for requirement in manifest.requires}
+        found = Environment.current(packages, read_certificates())
+        snapshot.derived["environment"] = found
+    return found
+
+
+def _derive(snapshot: Snapshot) -> tuple[Entry, ...]:
+    """What matching needs of a snapshot, computed once: the index, and the quarantine entries that concern it."""
+    entries: tuple[Entry, ...] | None = snapshot.derived.get("entries")
+    if entries is None:
+        entries = entries_for(snapshot.manifests)
+        snapshot.derived["index"] = MatchIndex([manifest.boxes for manifest in snapshot.manifests], snapshot.table)
+        snapshot.derived["entries"] = entries
+    return entries
+
+
+def _buckets(snapshot: Snapshot, entries: Iterable[Entry], policy: Policy, scopes: tuple[Scope, ...]) -> Buckets:
+    """Bucket edges from everything that declares limits on lengths."""
+    memo: dict[Any, Buckets] = snapshot.derived.setdefault("buckets", {})
+    when = (*(rule.when for rule in policy.rules), *(scope.when for scope in scopes))
+    found = memo.get(when)
+    if found is None:
+        limits = declared_lengths((box for manifest in snapshot.manifests for box in manifest.boxes), snapshot.table)
+        for conditions in when:
+            limits += conditions.lengths()
+        found = memo[when] = Buckets(limits, snapshot.table)
+    return found

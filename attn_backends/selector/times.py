@@ -1,0 +1,80 @@
+"""Times that ranking may use: measured on this device, or predicted by a cost model. Interfaces with neutral defaults.
+
+The default store knows no measurement and the default model predicts nothing, so that the declared priority decides.
+Both must answer from the canonical request alone (lengths at the top of their bucket), so that equal cache keys rank
+equally.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from attn_backends.device import Device
+    from attn_backends.registry.manifest import Manifest
+    from attn_backends.request import Request
+
+
+class Measurements(Protocol):
+    """Where measured times come from. `token` changes whenever an answer could."""
+
+    @property
+    def token(self) -> Hashable:
+        """Identity of the contents, part of the cache key."""
+        ...
+
+    def times(self, request: Request, device: Device) -> Mapping[str, float]:
+        """Milliseconds by backend name, for the backends that were measured on this device for this request."""
+        ...
+
+
+class CostModel(Protocol):
+    """Predicts times from declared efficiency. `token` changes whenever an answer could."""
+
+    @property
+    def token(self) -> Hashable:
+        """Identity of the model, part of the cache key."""
+        ...
+
+    def predict(self, manifest: Manifest, request: Request, device: Device) -> float | None:
+        """Milliseconds, or None where it cannot tell."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedTimes:
+    """Measurements given as a mapping; the neutral default is the empty one."""
+
+    by_backend: tuple[tuple[str, float], ...] = ()
+
+    @classmethod
+    def of(cls, times: Mapping[str, float]) -> FixedTimes:
+        """From a dict of milliseconds; times that are not finite and positive are left out."""
+        kept = {name: float(ms) for name, ms in times.items() if 0 < float(ms) < float("inf")}
+        return cls(tuple(sorted(kept.items())))
+
+    @property
+    def token(self) -> Hashable:
+        """The times themselves."""
+        return self.by_backend
+
+    def times(self, request: Request, device: Device) -> Mapping[str, float]:
+        """The same times for every request."""
+        return dict(self.by_backend)
+
+
+@dataclass(frozen=True, slots=True)
+class NoCostModel:
+    """The neutral model: it never predicts."""
+
+    token: Hashable = None
+
+    def predict(self, manifest: Manifest, request: Request, device: Device) -> float | None:
+        """Nothing."""
+        return None
+
+
+NO_TIMES = FixedTimes()
+NO_COST_MODEL = NoCostModel()

@@ -1,0 +1,3 @@
+"""Raises when imported; its manifest is fine."""
+
+raise RuntimeError("crash_at_import: broken on purpose")

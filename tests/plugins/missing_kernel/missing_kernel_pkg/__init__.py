@@ -1,0 +1,1 @@
+"""Has no `run`, which its manifest promises."""
