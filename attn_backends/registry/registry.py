@@ -69,6 +69,7 @@ class Registry:
         self._loaded: dict[str, Loaded] = {}
         self._checks: dict[str, Callable[..., Any]] = {}
         self._generation = 0
+        self.changes = 0  # counts every change; cheap to read on a hot path
         self._snapshot: Snapshot | None = None
 
     def snapshot(self) -> Snapshot:
@@ -116,7 +117,7 @@ class Registry:
             self._failures.clear()
             self._loaded.clear()
             self._checks.clear()
-            self._snapshot = None
+            self._changed()
 
     def load(self, name: str) -> Loaded:
         """A backend's callables, imported on first use. Raises LoadError; the failure is remembered and reported."""
@@ -139,7 +140,7 @@ class Registry:
         """Note that a backend cannot be loaded; decisions are made anew without it."""
         with self._lock:
             self._failures[name] = text
-            self._snapshot = None
+            self._changed()
 
     def run_check(self, manifest: Manifest, request: Request, device: Device) -> tuple[Reason, ...]:
         """The reasons of a backend's own `check`; one that raises, or returns no reasons, is itself a reason."""
@@ -173,7 +174,11 @@ class Registry:
         self._failures.pop(name, None)
         self._loaded.pop(name, None)
         self._checks.pop(name, None)
+        self._changed()
+
+    def _changed(self) -> None:
         self._snapshot = None
+        self.changes += 1
 
     def _take_snapshot(self) -> Snapshot:
         with self._lock:

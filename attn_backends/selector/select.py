@@ -38,6 +38,7 @@ _cache = DecisionCache()
 _lock = threading.Lock()
 _measurements: Measurements = NO_TIMES
 _cost_model: CostModel = NO_COST_MODEL
+_changes = 0
 
 
 def select(
@@ -79,8 +80,19 @@ def cache_info() -> CacheInfo:
 
 
 def clear_cache() -> None:
-    """Forget every decision, and look at this machine's certificates and packages again."""
+    """Forget every decision, and look at this machine's packages and certificates again."""
     default_registry().refresh()
+    _forget()
+
+
+def changes() -> int:
+    """Counts everything that makes decisions stale, registrations of the default registry apart."""
+    return _changes
+
+
+def _forget() -> None:
+    global _changes
+    _changes += 1
     _cache.clear()
 
 
@@ -88,14 +100,14 @@ def use_measurements(measurements: Measurements | None) -> None:
     """Rank by these times from now on; None goes back to none."""
     global _measurements
     _measurements = NO_TIMES if measurements is None else measurements
-    _cache.clear()
+    _forget()
 
 
 def use_cost_model(model: CostModel | None) -> None:
     """Rank by this model from now on; None goes back to declared priorities."""
     global _cost_model
     _cost_model = NO_COST_MODEL if model is None else model
-    _cache.clear()
+    _forget()
 
 
 def _select_anew(exact: tuple[Any, ...], registry: Registry, times: Measurements) -> Decision:

@@ -1,0 +1,1 @@
+"""The host side of a call: tensors -> Request, the chosen kernel's `Call`, gradients, the ledger. Imports torch."""

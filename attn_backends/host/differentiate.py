@@ -1,0 +1,108 @@
+"""The host's one `autograd.Function`: forward through the chosen kernel, backward through its `backward` callable."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from attn_backends.call import Call, Grads
+    from attn_backends.host.arguments import Arguments
+    from attn_backends.host.launch import Bound, Output
+
+_RELEASED: Any = None  # stands in a stored Call where a tensor was; autograd keeps those
+
+
+def differentiable(bound: Bound, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Arguments) -> Output:
+    """Run the call and record its backward."""
+    out, lse = _Attention.apply(bound, a, q, k, v, a.attn_mask, a.sinks)
+    return (out, lse) if a.return_lse else out
+
+
+class _Attention(torch.autograd.Function):
+    """Gradients of q, k, v, a float mask and the sinks; through the output and the LSE."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        bound: Bound,
+        a: Arguments,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        mask: torch.Tensor | None,
+        sinks: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        call = bound.call(q, k, v, a)
+        bound.run(call)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(q, k, v, mask, sinks, call.out, call.lse)
+        ctx.bound = bound
+        ctx.call = stored_call(call)
+        result = bound.result(call, a)
+        out = result[0] if isinstance(result, tuple) else result
+        return out, call.lse
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]  # torch ships no types for it
+    def backward(ctx: Any, d_out: torch.Tensor | None, d_lse: torch.Tensor | None) -> tuple[Any, ...]:
+        q, k, v, mask, sinks, out, lse = ctx.saved_tensors
+        if d_out is None and d_lse is None:
+            return (None,) * 7
+        bound = ctx.bound
+        call = restored_call(ctx.call, bound, q, k, v, mask, sinks, out, lse)
+        d_out = torch.zeros_like(out) if d_out is None else d_out.to(out.dtype)
+        grads = run_backward(bound, call, d_out, d_lse)
+        tensors = (grads.q, grads.k, grads.v, grads.bias, grads.sinks)
+        needed = ctx.needs_input_grad[2:]
+        return (None, None, *(_as(g, x) if want else None for g, x, want in zip(tensors, (q, k, v, mask, sinks), needed, strict=True)))
+
+
+def _as(gradient: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor | None:
+    return None if gradient is None else gradient.to(like.dtype)
+
+
+def stored_call(call: Call) -> Call:
+    """The call without the tensors that autograd saves itself, so that no output keeps itself alive."""
+    return dataclasses.replace(
+        call, q=_RELEASED, k=_RELEASED, v=_RELEASED, out=_RELEASED, lse=None, attn_mask=None, sinks=None
+    )
+
+
+def restored_call(
+    call: Call,
+    bound: Bound,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None,
+    sinks: torch.Tensor | None,
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+) -> Call:
+    """The stored call with its tensors back in place."""
+    q, k, v = (bound.lowered(tensor) for tensor in (q, k, v))
+    return dataclasses.replace(call, q=q, k=k, v=v, out=out, lse=lse, attn_mask=mask, sinks=sinks)
+
+
+def run_backward(bound: Bound, call: Call, d_out: torch.Tensor, d_lse: torch.Tensor | None) -> Grads:
+    """Call the backend's backward; an error says under which decision it happened."""
+    if bound.empty or bound.loaded.backward is None:
+        return _zero_grads(call)
+    try:
+        return bound.loaded.backward(call, d_out, d_lse)  # type: ignore[no-any-return]  # a backend's contract
+    except Exception as error:
+        bound.note(error)
+        raise
+
+
+def _zero_grads(call: Call) -> Grads:
+    from attn_backends.call import Grads
+
+    bias = torch.zeros_like(call.attn_mask) if call.grad_bias and call.attn_mask is not None else None
+    sinks = torch.zeros_like(call.sinks) if call.grad_sinks and call.sinks is not None else None
+    zeros = (torch.zeros_like(tensor) for tensor in (call.q, call.k, call.v))
+    q, k, v = zeros
+    return Grads(q=q, k=k, v=v, bias=bias, sinks=sinks)

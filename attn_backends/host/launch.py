@@ -1,0 +1,244 @@
+"""`Bound`: a decision and its loaded kernel, ready to be called again and again on calls of the same shape.
+
+It builds the `Call` (outputs allocated here, by the host), runs the kernel, counts the launch. Everything that does not
+change between calls of one shape is worked out once, in `bind_call`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from attn_backends.call import Call
+from attn_backends.errors import LoadError, RequestError
+from attn_backends.host.checks import check_contents
+from attn_backends.host.ledger import Account, Launch, account
+from attn_backends.host.reading import as_dtype, natural_out_dtype
+from attn_backends.registry.hooking import active_hooks
+
+if TYPE_CHECKING:
+    from attn_backends.host.arguments import Arguments
+    from attn_backends.host.geometry import Geometry
+    from attn_backends.registry.loading import Loaded
+    from attn_backends.request import Request
+    from attn_backends.selector.decision import Decision
+
+Output = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
+_TENSORS = (
+    "sinks", "alibi_slopes", "attn_mask", "block_mask", "cu_seqlens_q", "cu_seqlens_k", "seq_lens", "block_table",
+    "q_descale", "k_descale", "v_descale",
+)  # fmt: skip
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Bound:
+    """A chosen kernel and what is fixed about its calls."""
+
+    decision: Decision
+    loaded: Loaded
+    account: Account
+    static: dict[str, Any]  # the fields of Call that no longer change
+    out_shape: tuple[int, ...]
+    out_like_q: bool  # the output has q's shape, dtype and contiguity
+    out_dtype: torch.dtype
+    final_dtype: torch.dtype  # what the caller gets; differs under a down-cast
+    lse_shape: tuple[int, ...] | None
+    geometry: Geometry
+    empty: bool
+    check_contents: bool
+    downcast: torch.dtype | None
+    workspace_bytes: int
+    converts: bool
+    needs_backward: bool
+    plan: Any = None
+    planned: bool = False
+
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Arguments) -> Output:
+        """Run on tensors of the bound shape."""
+        if self.check_contents:
+            check_contents(a, self.geometry)
+        if self.needs_backward:
+            from attn_backends.host.differentiate import differentiable
+
+            return differentiable(self, q, k, v, a)
+        call = self.call(q, k, v, a)
+        self.run(call)
+        return self.result(call, a)
+
+    def fast(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """The shortest way, for a call without further tensors, gradients, LSE or anything to convert."""
+        out = torch.empty_like(q) if self.out_like_q else q.new_empty(self.out_shape, dtype=self.out_dtype)
+        call = Call(q=q, k=k, v=v, out=out, **self.static)
+        try:
+            self.loaded.run(call)
+        except Exception as error:
+            self.note(error)
+            raise
+        self.account.launches.step()
+        if active_hooks() is not None:
+            self.tell_hooks(call)
+        return out
+
+    @property
+    def simple(self) -> bool:
+        """Whether `fast` will do."""
+        return not (
+            self.needs_backward or self.empty or self.downcast or self.workspace_bytes or self.loaded.plan
+            or self.converts or self.lse_shape or self.check_contents or self.final_dtype != self.out_dtype
+        )  # fmt: skip
+
+    def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Arguments) -> Call:
+        """The resolved call, outputs allocated."""
+        direct = a.out is not None and a.out.dtype == self.out_dtype and self.downcast is None
+        out = a.out if direct and a.out is not None else q.new_empty(self.out_shape, dtype=self.out_dtype)
+        lse = None if self.lse_shape is None else q.new_empty(self.lse_shape, dtype=torch.float32)
+        q, k, v = (self.lowered(tensor) for tensor in (q, k, v))
+        given = {name: value for name in _TENSORS if (value := getattr(a, name)) is not None}
+        for name in ("q_descale", "k_descale", "v_descale"):
+            if name in given:
+                given[name] = torch.as_tensor(given[name], dtype=torch.float32, device=q.device)
+        mask = given.get("attn_mask")
+        if mask is not None and self.downcast is not None and mask.dtype not in (torch.bool, torch.float32):
+            given["attn_mask"] = mask.to(torch.float32)
+        call = Call(q=q, k=k, v=v, out=out, lse=lse, **self.static, **given)
+        if self.static["dropout_p"] > 0:
+            call.dropout_seed = _seed(a)
+        if self.workspace_bytes:
+            call.workspace = q.new_empty(self.workspace_bytes, dtype=torch.uint8)
+        return call
+
+    def lowered(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor in the dtype that the kernel runs in, under a recorded down-cast."""
+        if self.downcast is None or not tensor.is_floating_point() or tensor.element_size() < 2:
+            return tensor
+        return tensor.detach().to(self.downcast)
+
+    def run(self, call: Call) -> None:
+        """Launch, and count it."""
+        if self.empty:
+            _fill_empty(call)
+            return
+        try:
+            if self.loaded.plan is not None:
+                call.plan = self.planned_for(call)
+            self.loaded.run(call)
+        except Exception as error:
+            self.note(error)
+            raise
+        self.account.launches.step()
+        if self.converts or self.downcast is not None:
+            self.account.convert(self.conversions(call))
+        if active_hooks() is not None:
+            self.tell_hooks(call)
+
+    def tell_hooks(self, call: Call) -> None:
+        """Tell the hooks that watch launches."""
+        hooks = active_hooks()
+        if hooks is not None and hooks.watches_launches:
+            conversions = tuple(self.conversions(call))
+            hooks.launched(Launch(decision=self.decision, backend=self.decision.backend or "", conversions=conversions))
+
+    def planned_for(self, call: Call) -> Any:
+        """The backend's plan, made at the first call."""
+        if not self.planned and self.loaded.plan is not None:
+            self.plan = self.loaded.plan(call)
+            self.planned = True
+        return self.plan
+
+    def conversions(self, call: Call) -> list[tuple[str, int]]:
+        """What this launch converted, and how many bytes that wrote."""
+        found = list(self.loaded.conversions(call)) if self.loaded.conversions is not None else []
+        if self.downcast is not None:
+            size = sum(tensor.numel() * tensor.element_size() for tensor in (call.q, call.k, call.v))
+            found.append((f"downcast {self.decision.request.dtype} -> {self.decision.downcast}", size))
+        return found
+
+    def result(self, call: Call, a: Arguments) -> Output:
+        """What the caller gets: the output in its dtype and place, with the LSE if asked."""
+        out = call.out
+        if a.out is not None and out is not a.out:
+            out = a.out.copy_(out)
+        elif out.dtype != self.final_dtype:
+            out = out.to(self.final_dtype)
+        return (out, call.lse) if call.lse is not None else out
+
+    def note(self, error: Exception) -> None:
+        """Count an error and say under which decision it happened."""
+        self.account.errors.step()
+        error.add_note(f"attn-backends: raised by backend {self.decision.backend!r} under decision {self.decision.id}")
+
+
+def bind_call(
+    decision: Decision, loaded: Loaded, request: Request, q: torch.Tensor, a: Arguments, g: Geometry
+) -> Bound:
+    """Work out once what is fixed for calls of this shape. Raises RequestError for an unfit `out`.
+
+    `request` is the call's own; `decision.request` may be another one of the same bucket.
+    """
+    if request.needs_backward and loaded.backward is None:
+        raise LoadError(f"{decision.backend}: declares backward, but its manifest names no `backward` callable")
+    out_shape = (*q.shape[:-1], g.head_dim_v)
+    final = natural_out_dtype(q.dtype) if a.out_dtype is None else as_dtype(a.out_dtype)
+    downcast = getattr(torch, decision.downcast) if decision.downcast else None
+    computed = downcast if downcast is not None and a.out_dtype is None else final
+    _check_out(a, q, out_shape, final)
+    lse_shape = None
+    if a.return_lse:
+        lse_shape = (g.num_q_heads, q.shape[0]) if g.packed else (g.batch, g.num_q_heads, g.seq_q)
+    workspace = loaded.workspace(request) if loaded.workspace is not None else 0
+    chosen = decision.chosen
+    return Bound(
+        decision=decision, loaded=loaded, account=account(decision), static=_static(request, a, g, q),
+        out_shape=out_shape, out_like_q=q.is_contiguous() and computed == q.dtype and out_shape == tuple(q.shape),
+        out_dtype=computed, final_dtype=final, lse_shape=lse_shape, geometry=g, downcast=downcast,
+        empty=q.numel() == 0, workspace_bytes=int(workspace), needs_backward=request.needs_backward,
+        check_contents=_has_contents(a) and (a.validate or not q.is_cuda),
+        converts=bool(chosen and chosen.conversions and loaded.conversions),
+    )  # fmt: skip
+
+
+def _static(request: Request, a: Arguments, g: Geometry, q: torch.Tensor) -> dict[str, Any]:
+    """The fields of `Call` that are alike for every call of this shape, without those at their default."""
+    fields = {
+        "layout": a.layout, "causal": a.causal, "causal_alignment": a.causal_alignment, "window_left": a.window_left,
+        "window_right": a.window_right, "softcap": a.softcap, "max_seqlen_q": g.seq_q, "max_seqlen_k": g.seq_k,
+        "softmax_scale": float(q.shape[-1] ** -0.5 if a.softmax_scale is None else a.softmax_scale),
+        "kv_layout": a.kv_layout, "scale_block": a.scale_block, "dropout_p": a.dropout_p,
+        "needs_backward": request.needs_backward, "grad_bias": request.grad_bias, "grad_sinks": request.grad_sinks,
+        "deterministic": a.deterministic, "batch_invariant": a.batch_invariant, "phase": request.phase,
+        "attn_type": a.attn_type, "graph": request.graph,
+        **{f"{name}_{what}": getattr(request, f"{name}_{what}") for name in "qkv" for what in ("format", "granularity")},
+    }  # fmt: skip
+    always = {"dropout_p"}
+    return {name: value for name, value in fields.items() if name in always or value != _DEFAULTS[name]}
+
+
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Call)}
+
+
+def _check_out(a: Arguments, q: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    if a.out is None:
+        return
+    if tuple(a.out.shape) != shape or a.out.dtype != dtype:
+        raise RequestError("out", f"{a.out.dtype} {list(a.out.shape)}", f"{dtype} {list(shape)}")
+    if q.requires_grad and torch.is_grad_enabled():
+        raise RequestError("out", "given", "none while gradients are recorded")
+
+
+def _has_contents(a: Arguments) -> bool:
+    return a.seq_lens is not None or a.cu_seqlens_q is not None or a.cu_seqlens_k is not None
+
+
+def _fill_empty(call: Call) -> None:
+    """A call without query rows: nothing to compute."""
+    call.out.zero_()
+    if call.lse is not None:
+        call.lse.fill_(float("-inf"))
+
+
+def _seed(a: Arguments) -> int:
+    """The caller's seed, else one drawn from torch's default generator, so that `manual_seed` governs."""
+    return int(torch.randint(0, 2**62, ()).item()) if a.dropout_seed is None else a.dropout_seed
