@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from attn_backends.errors import UnknownBackendError as UnknownBackendError
     from attn_backends.host.ledger import launches as launches
     from attn_backends.merge import merge_states as merge_states
-    from attn_backends.planning import from_sliding_window as from_sliding_window
+    from attn_backends.window import from_sliding_window as from_sliding_window
     from attn_backends.reason import Reason as Reason
     from attn_backends.registry.environment import Environment as Environment
     from attn_backends.registry.hooking import add_hooks as add_hooks
@@ -66,7 +66,7 @@ _WHERE = {
     ),
     "launches": "host.ledger",
     "merge_states": "merge",
-    "from_sliding_window": "planning",
+    "from_sliding_window": "window",
     "Reason": "reason",
     "Environment": "registry.environment",
     "add_hooks": "registry.hooking",

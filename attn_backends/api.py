@@ -15,6 +15,7 @@ from attn_backends.errors import LoadError
 from attn_backends.host.arguments import Arguments, arguments
 from attn_backends.host.keys import NO_EXTRAS, extras_key
 from attn_backends.host.launch import Bound, Output, bind_call
+from attn_backends.host.loaded_kernel import LoadedKernel
 from attn_backends.host.reading import read_request
 from attn_backends.registry.hooking import active_hooks
 from attn_backends.registry.knobs import raw_knobs
@@ -146,8 +147,14 @@ def hot_key(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *scalars: Any) ->
     return key
 
 
-def dispatch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Arguments) -> Output:
-    """A call by its arguments, whatever they are: from the cache of bound kernels, else decided and bound."""
+def dispatch(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Arguments, *, gradients: tuple[bool, ...] | None = None
+) -> Output:
+    """A call by its arguments, whatever they are: from the cache of bound kernels, else decided and bound.
+
+    `gradients`: which of q, k, v, attn_mask, sinks will get one, for a caller that differentiates by itself; the
+    decision is then the one of a differentiable call, and only the forward runs.
+    """
     extras = extras_key(a)
     scalars = (
         a.layout, a.causal, a.causal_alignment, a.window_left, a.window_right, a.softmax_scale, a.softcap,
@@ -155,17 +162,24 @@ def dispatch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Arguments) ->
         a.backend, a.policy, a.phase, a.attn_type, a.out_dtype, a.graph, a.validate, a.q_granularity, a.k_granularity,
         a.v_granularity, a.scale_block, a.nan_safe,
     )  # fmt: skip
-    plain = extras == NO_EXTRAS
-    key = hot_key(q, k, v, *scalars) if plain else hot_key(q, k, v, *scalars, extras)
+    plain = extras == NO_EXTRAS and gradients is None
+    key = hot_key(q, k, v, *scalars) if plain else hot_key(q, k, v, *scalars, extras, gradients)
     bound = _bound.get(key) if key is not None else None
     if bound is None:
-        bound = find_bound(q, k, v, a, key)
-    return bound(q, k, v, a)
+        bound = find_bound(q, k, v, a, key, gradients)
+    return bound(q, k, v, a) if gradients is None else bound.forward(q, k, v, a)
 
 
-def find_bound(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Arguments, key: Any = None) -> Bound:
+def find_bound(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    a: Arguments,
+    key: Any = None,
+    gradients: tuple[bool, ...] | None = None,
+) -> Bound:
     """Decide and bind; remembered under `key`. A backend that fails to load is left out and the call decided again."""
-    request, geometry = read_request(q, k, v, a)
+    request, geometry = read_request(q, k, v, a, gradients)
     device = device_of(q.device)
     while True:
         decision = select(request, backend=a.backend, policy=a.policy, device=device)
@@ -198,3 +212,8 @@ def device_of(device: torch.device) -> Device:
 def request_from_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **given: Any) -> Request:
     """The request that `attention(q, k, v, **given)` would make."""
     return read_request(q, k, v, arguments(given))[0]
+
+
+def bind(decision: Decision) -> LoadedKernel:
+    """The chosen kernel of a decision as a callable. Raises LoadError where it does not import."""
+    return LoadedKernel(decision, _registry if decision.origin is None else decision.origin)

@@ -58,12 +58,18 @@ class Bound:
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Arguments) -> Output:
         """Run on tensors of the bound shape."""
-        if self.check_contents:
-            check_contents(a, self.geometry)
         if self.needs_backward:
             from attn_backends.host.differentiate import differentiable
 
+            if self.check_contents:
+                check_contents(a, self.geometry)
             return differentiable(self, q, k, v, a)
+        return self.forward(q, k, v, a)
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Arguments) -> Output:
+        """The forward alone; nothing is recorded for gradients."""
+        if self.check_contents:
+            check_contents(a, self.geometry)
         call = self.call(q, k, v, a)
         self.run(call)
         return self.result(call, a)

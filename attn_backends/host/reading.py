@@ -20,14 +20,19 @@ if TYPE_CHECKING:
 ALIGNMENT_CAP = 16  # bytes; no instruction asks for more, and torch's allocations keep it
 
 
-def read_request(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Arguments) -> tuple[Request, Geometry]:
-    """The request that a call makes, and its sizes. Raises RequestError for anything that is no legal call."""
+def read_request(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Arguments, gradients: tuple[bool, ...] | None = None
+) -> tuple[Request, Geometry]:
+    """The request that a call makes, and its sizes. Raises RequestError for anything that is no legal call.
+
+    `gradients` (q, k, v, attn_mask, sinks) overrules what the tensors say of themselves.
+    """
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not isinstance(tensor, torch.Tensor):
             raise RequestError(name, type(tensor).__name__, "a torch.Tensor")
     g = read_geometry(q, k, v, a)
     check_tensors(q, k, v, a, g)
-    grads = _gradients(q, k, v, a)
+    grads = _gradients(q, k, v, a, gradients)
     fields: dict[str, Any] = {
         "dtype": dtype_name(q.dtype), "out_dtype": _out_dtype(q, a), "layout": a.layout, "phase": _phase(a, g),
         "attn_type": a.attn_type, "batch": g.batch, "seq_q": g.seq_q, "seq_k": g.seq_k, "total_q": g.total_q,
@@ -140,13 +145,14 @@ def _granularity(name: str, descale: torch.Tensor | float | None, a: Arguments, 
     )  # fmt: skip
 
 
-def _gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Arguments) -> dict[str, bool]:
-    if not torch.is_grad_enabled():
-        return {}
-    bias = a.attn_mask is not None and a.attn_mask.requires_grad
-    sinks = a.sinks is not None and a.sinks.requires_grad
-    needed = q.requires_grad or k.requires_grad or v.requires_grad or bias or sinks
-    return {"needs_backward": needed, "grad_bias": bias, "grad_sinks": sinks}
+def _gradients(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Arguments, given: tuple[bool, ...] | None
+) -> dict[str, bool]:
+    if given is None:
+        recorded = torch.is_grad_enabled()
+        tensors = (q, k, v, a.attn_mask, a.sinks)
+        given = tuple(recorded and tensor is not None and tensor.requires_grad for tensor in tensors)
+    return {"needs_backward": any(given), "grad_bias": given[3], "grad_sinks": given[4]}
 
 
 def _stride_fields(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Arguments, g: Geometry) -> dict[str, Any]:
