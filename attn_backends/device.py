@@ -60,7 +60,7 @@ class Device:
     def current(cls, index: int = 0) -> Device:
         """The real machine's GPU `index`, or its CPU where there is no such GPU. Never raises.
 
-        Asked once per process. On NVIDIA it calls `cuInit`: set CUDA_VISIBLE_DEVICES, and fork, before.
+        Asked once per process, the NVIDIA driver by a child process, so that this one can still fork and use CUDA.
         """
         return _current_gpu(index) or _current_cpu()
 

@@ -2,19 +2,27 @@
 
 NVIDIA: the driver library through ctypes; AMD: the kernel's topology files. Only `device.py` imports this, and only when
 asked for the real machine. Everything here answers None, or leaves a fact out, where the machine does not know.
+
+A process that called `cuInit` cannot use CUDA in children it forks later, which serving engines do. So, unless CUDA is
+up in this process already, the driver is asked by a child: this file, run as a script.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 Facts = dict[str, Any]  # fields of `Device`, and "product": the name under which the data file may know it
 
 DRIVER_LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
+NOT_INITIALIZED = 3  # CUDA_ERROR_NOT_INITIALIZED
+CHILD_SECONDS = 30
 KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 
 # CUdevice_attribute, from the CUDA driver API reference; the factor turns the driver's unit into ours.
@@ -35,10 +43,35 @@ def gpu_facts(index: int) -> Facts | None:
     """The GPU that a framework would call `index`, NVIDIA before AMD; None where there is no such GPU."""
     try:
         driver = load_driver()
-        facts = None if driver is None else cuda_facts(driver, index)
+        facts = None if driver is None else _asked(driver, index)
         return facts or rocm_facts(index)
     except (OSError, AttributeError, ValueError):  # an old or broken driver is no GPU
         return None
+
+
+def _asked(driver: Any, index: int) -> Facts | None:
+    if is_initialized(driver):
+        return cuda_facts(driver, index)
+    try:
+        return ask_child(index)
+    except (OSError, ValueError, subprocess.SubprocessError):  # no child to be had: better here than not at all
+        return cuda_facts(driver, index)
+
+
+def is_initialized(driver: Any) -> bool:
+    """Whether somebody called `cuInit` in this process (every other driver call says so)."""
+    context = ctypes.c_void_p()
+    return bool(driver.cuCtxGetCurrent(ctypes.byref(context)) != NOT_INITIALIZED)
+
+
+def ask_child(index: int) -> Facts | None:
+    """`cuda_facts` from a child process, which knows nothing but this file. Raises for a child that fails."""
+    command = [sys.executable, "-I", "-S", __file__, str(index)]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=CHILD_SECONDS, check=True)
+    facts: Facts | None = json.loads(answer.stdout)
+    if facts is not None and facts.get("arch") is not None:
+        facts["arch"] = tuple(facts["arch"])
+    return facts
 
 
 def load_driver() -> Any | None:
@@ -54,7 +87,7 @@ def load_driver() -> Any | None:
 def cuda_facts(driver: Any, index: int) -> Facts | None:
     """Facts of the CUDA device `index` in the order of CUDA_VISIBLE_DEVICES; None if the driver has no such device.
 
-    Calls `cuInit`, which fixes CUDA_VISIBLE_DEVICES for this process, and creates no context.
+    Calls `cuInit`, which fixes CUDA_VISIBLE_DEVICES for the process, and creates no context.
     """
     handle = ctypes.c_int()
     if driver.cuInit(0) != 0 or driver.cuDeviceGet(ctypes.byref(handle), ctypes.c_int(index)) != 0:
@@ -154,3 +187,8 @@ def cpu_facts() -> Facts:
     with contextlib.suppress(AttributeError, OSError, ValueError):  # not a POSIX system
         facts["memory_bytes"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {name: value for name, value in facts.items() if value}
+
+
+if __name__ == "__main__":
+    loaded = load_driver()
+    json.dump(None if loaded is None else cuda_facts(loaded, int(sys.argv[1])), sys.stdout)

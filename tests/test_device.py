@@ -262,6 +262,8 @@ class FakeDriver:
         self.name, self.attributes, self.memory, self.broken = name, attributes, memory, broken
         self.calls: list[str] = []
 
+    initialized = True
+
     def __getattr__(self, call: str) -> Any:
         return lambda *arguments: self._answer(call, *arguments)
 
@@ -269,7 +271,10 @@ class FakeDriver:
         self.calls.append(call)
         return 999 if call == self.broken else int(getattr(self, f"_{call}")(*arguments))
 
-    def _cuInit(self, flags: int) -> int:  # noqa: N802  # the driver's own name
+    def _cuCtxGetCurrent(self, _context: Any) -> int:  # noqa: N802  # the driver's own name
+        return 0 if self.initialized else device_probe.NOT_INITIALIZED
+
+    def _cuInit(self, flags: int) -> int:  # noqa: N802
         return flags
 
     def _cuDeviceGet(self, handle: Any, index: Any) -> int:  # noqa: N802
@@ -357,7 +362,8 @@ def test_no_context_is_created(bare_machine: pytest.MonkeyPatch) -> None:
     driver = FakeDriver("NVIDIA H200", H200_ATTRIBUTES)
     install(bare_machine, driver)
     Device.current()
-    assert all(call == "cuInit" or call.startswith("cuDeviceGet") or "TotalMem" in call for call in driver.calls)
+    harmless = ("cuInit", "cuCtxGetCurrent", "cuDeviceTotalMem_v2")
+    assert all(call in harmless or call.startswith("cuDeviceGet") for call in driver.calls)
 
 
 def test_the_machine_is_asked_once(bare_machine: pytest.MonkeyPatch) -> None:
@@ -448,3 +454,22 @@ def test_asking_the_real_machine_never_raises() -> None:
     """Whatever is in this machine, `current` describes it, and index 99 falls back to the CPU."""
     assert Device.current().describe()
     assert Device.current(99).kind == "cpu"
+
+
+def test_a_driver_at_rest_is_asked_by_a_child(bare_machine: pytest.MonkeyPatch) -> None:
+    """This process never calls `cuInit` itself, so that it may fork later and use CUDA in the children."""
+    driver = FakeDriver("NVIDIA H200", H200_ATTRIBUTES)
+    driver.initialized = False
+    install(bare_machine, driver)
+    facts = {"kind": "cuda", "product": "NVIDIA H200", "arch": (9, 0), "num_sms": 132}
+    bare_machine.setattr(device_probe, "ask_child", lambda index: facts if index == 0 else None)
+    assert (Device.current().name, Device.current().num_sms) == ("H200", 132)
+    assert "cuInit" not in driver.calls
+
+
+def test_the_child_answers_in_json_without_this_package() -> None:
+    """The probe file runs alone, isolated from site-packages, and says null where there is no driver."""
+    answer = subprocess.run(
+        [sys.executable, "-I", "-S", device_probe.__file__, "99"], capture_output=True, text=True, check=True
+    )
+    assert json.loads(answer.stdout) is None
