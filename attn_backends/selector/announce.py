@@ -22,21 +22,23 @@ _sinks: dict[tuple[str, int | None, int | None], JsonlSink] = {}
 
 def announce(decision: Decision, knobs: Knobs) -> None:
     """Log a decision that was just made, and tell the hooks."""
-    if knobs.log or _log.isEnabledFor(logging.INFO):
-        _record(decision, knobs)
+    sink = _sink(knobs) if knobs.log else None
+    telling = _log.isEnabledFor(logging.INFO)
+    if telling or (sink is not None and sink.active):
+        _record(decision, sink, telling)
     hooks = active_hooks()
     if hooks is not None:
         hooks.decided(decision)
 
 
-def _record(decision: Decision, knobs: Knobs) -> None:
+def _record(decision: Decision, sink: JsonlSink | None, telling: bool) -> None:
     record = decision.to_json()
-    if _log.isEnabledFor(logging.INFO):
+    if telling:
         from attn_backends.selector.log.line import info_line
 
         _log.info("%s", info_line(record))
-    if knobs.log:
-        _sink(knobs).write(record)
+    if sink is not None:
+        sink.write(record)
 
 
 def log_folder(setting: str) -> Path:

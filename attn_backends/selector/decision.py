@@ -125,7 +125,7 @@ class Decision:
     policy: Policy
     registry: str  # digest of the registry's contents
     forced: Forced | None = None
-    identity: tuple[Any, ...] = ()  # everything the decision depends on, the request in bucketed form
+    identity: tuple[Any, ...] = ()  # the request in bucketed form, and what the times depend on
     stored_id: str | None = None
     origin: Registry | None = field(default=None, repr=False)
     downcast: str | None = None  # dtype the backend runs in, when it is not the request's
@@ -135,7 +135,12 @@ class Decision:
         """Digest of the bucketed request, registry, policy, device, environment and measurements; 16 hex digits."""
         if self.stored_id is not None:
             return self.stored_id
-        return hashlib.sha256(repr(self.identity).encode()).hexdigest()[:16]
+        forced = [self.forced.name, self.forced.source] if self.forced else None
+        parts = [
+            plain(self.identity), self.registry, self.policy.to_json(), self.device.to_json(),
+            self.environment.to_json(), forced,
+        ]  # fmt: skip
+        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=repr).encode()).hexdigest()[:16]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Decision) and self.to_json() == other.to_json()
