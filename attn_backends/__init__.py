@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from attn_backends.errors import UnknownBackendError as UnknownBackendError
     from attn_backends.host.ledger import launches as launches
     from attn_backends.merge import merge_states as merge_states
-    from attn_backends.window import from_sliding_window as from_sliding_window
     from attn_backends.reason import Reason as Reason
     from attn_backends.registry.environment import Environment as Environment
     from attn_backends.registry.hooking import add_hooks as add_hooks
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from attn_backends.selector.select import cache_info as cache_info
     from attn_backends.selector.select import clear_cache as clear_cache
     from attn_backends.selector.select import select as select
+    from attn_backends.window import from_sliding_window as from_sliding_window
 
 _WHERE = {
     "attention": "api",

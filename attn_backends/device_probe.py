@@ -67,7 +67,7 @@ def is_initialized(driver: Any) -> bool:
 def ask_child(index: int) -> Facts | None:
     """`cuda_facts` from a child process, which knows nothing but this file. Raises for a child that fails."""
     command = [sys.executable, "-I", "-S", __file__, str(index)]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=CHILD_SECONDS, check=True)
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=CHILD_SECONDS, check=True)  # noqa: S603  # our own file
     facts: Facts | None = json.loads(answer.stdout)
     if facts is not None and facts.get("arch") is not None:
         facts["arch"] = tuple(facts["arch"])

@@ -92,15 +92,19 @@ ALIGNMENT = Check(
     lambda value: type(value) is int and value > 0 and value & (value - 1) == 0, "a power of two, in bytes", "int"
 )
 BLOCK_SIZE = Check(
-    lambda value: value is None
-    or (_is_int(value) and value >= 1)
-    or (isinstance(value, tuple) and len(value) == 2 and all(_is_int(n) and n >= 1 for n in value)),
+    lambda value: (
+        value is None
+        or (_is_int(value) and value >= 1)
+        or (isinstance(value, tuple) and len(value) == 2 and all(_is_int(n) and n >= 1 for n in value))
+    ),
     "none, a block size, or a pair (query block, key block)",
     "int | tuple[int, int] | None",
 )
 STRIDES = Check(
-    lambda value: value is None
-    or (isinstance(value, tuple) and len(value) in (3, 4) and all(_is_int(n) and n >= 0 for n in value)),
+    lambda value: (
+        value is None
+        or (isinstance(value, tuple) and len(value) in (3, 4) and all(_is_int(n) and n >= 0 for n in value))
+    ),
     "none (contiguous) or element strides (batch, seq, heads, head_dim); without batch for packed tensors",
     "tuple[int, ...] | None",
 )

@@ -42,9 +42,7 @@ class MatchIndex:
             self._ranges.append((start, start + len(group)))
             start += len(group)
         self._axes = tuple(
-            (index, part, row.parts != ())
-            for index, row in enumerate(table)
-            for part in range(max(1, len(row.parts)))
+            (index, part, row.parts != ()) for index, row in enumerate(table) for part in range(max(1, len(row.parts)))
         )
         self._memo: tuple[dict[Any, int], ...] = tuple({} for _ in self._axes)
 

@@ -29,9 +29,9 @@ class Request(RequestFields):
     __slots__ = ("_hash",)
 
     def __init__(self, **values: Any) -> None:
-        for name in values:
+        for name, value in values.items():
             if name not in _BY_NAME:
-                raise RequestError(name, values[name], "a request field", hint=_near_field(name))
+                raise RequestError(name, value, "a request field", hint=_near_field(name))
         for field in FIELDS:
             if field.name in values:
                 field.verify(values[field.name])

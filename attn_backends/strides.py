@@ -109,7 +109,7 @@ def _surely_small(r: Request) -> bool:
     rows, width = r.batch * r.num_q_heads, max(r.head_dim_qk, r.head_dim_v)
     longest = max(r.seq_q, r.seq_k, r.total_q or 0, r.total_k or 0)
     masked = r.mask != "none" or r.bias
-    return rows * longest * (max(width, longest) if masked else width) <= _INT32_MAX
+    return bool(rows * longest * (max(width, longest) if masked else width) <= _INT32_MAX)
 
 
 def with_representative_strides(request: Request) -> Request:

@@ -181,7 +181,11 @@ def _parse_arch(raw: Any) -> Allowed:
         if low > high:
             raise ValueError(f"min {show_arch(low)} is above max {show_arch(high)}")
         text = f"{{min {show_arch(low)}, max {show_arch(high)}}}"
-        return Allowed(lambda got: got is not None and low <= got <= high, text, lambda got: low if got is None or got < low else high)
+        return Allowed(
+            lambda got: got is not None and low <= got <= high,
+            text,
+            lambda got: low if got is None or got < low else high,
+        )
     items = [raw] if isinstance(raw, list | tuple) and raw and isinstance(raw[0], int) else _listed(raw)
     arches = tuple(read_arch(item) for item in items)
     text = "{" + ", ".join(show_arch(arch) for arch in arches) + "}"
@@ -222,7 +226,7 @@ MINIMUM = Kind("minimum", _parse_minimum, "a power of two")
 
 
 def _parse_nothing(raw: Any) -> Allowed:
-    raise ValueError("this axis cannot be declared")
+    raise ValueError(f"{raw!r}: this axis cannot be declared")
 
 
 UNDECLARABLE = Kind("undeclarable", _parse_nothing, "nothing")

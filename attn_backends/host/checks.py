@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import torch
@@ -107,7 +108,7 @@ def _check_cumulative(name: str, tensor: torch.Tensor, total: int | None, longes
     values = tensor.tolist()
     if values[0] != 0:
         raise RequestError(name, values[0], "a first entry of 0")
-    steps = [after - before for before, after in zip(values, values[1:], strict=False)]
+    steps = [after - before for before, after in itertools.pairwise(values)]
     if any(step < 0 for step in steps):
         at = next(index for index, step in enumerate(steps) if step < 0)
         raise RequestError(name, values[at : at + 2], f"no decrease; entry {at + 1} is below entry {at}")

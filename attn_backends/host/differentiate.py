@@ -17,7 +17,7 @@ _RELEASED: Any = None  # stands in a stored Call where a tensor was; autograd ke
 
 def differentiable(bound: Bound, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Arguments) -> Output:
     """Run the call and record its backward."""
-    out, lse = _Attention.apply(bound, a, q, k, v, a.attn_mask, a.sinks)
+    out, lse = _Attention.apply(bound, a, q, k, v, a.attn_mask, a.sinks)  # type: ignore[no-untyped-call]  # torch's
     return (out, lse) if a.return_lse else out
 
 
@@ -46,7 +46,7 @@ class _Attention(torch.autograd.Function):
         return out, call.lse
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]  # torch ships no types for it
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out: torch.Tensor | None, d_lse: torch.Tensor | None) -> tuple[Any, ...]:
         q, k, v, mask, sinks, out, lse = ctx.saved_tensors
         if d_out is None and d_lse is None:
@@ -57,7 +57,11 @@ class _Attention(torch.autograd.Function):
         grads = run_backward(bound, call, d_out, d_lse)
         tensors = (grads.q, grads.k, grads.v, grads.bias, grads.sinks)
         needed = ctx.needs_input_grad[2:]
-        return (None, None, *(_as(g, x) if want else None for g, x, want in zip(tensors, (q, k, v, mask, sinks), needed, strict=True)))
+        return (
+            None,
+            None,
+            *(_as(g, x) if want else None for g, x, want in zip(tensors, (q, k, v, mask, sinks), needed, strict=True)),
+        )
 
 
 def _as(gradient: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attn_backends.capability import KV_LAYOUTS, LAYOUTS
 from attn_backends.errors import RequestError
@@ -48,8 +48,8 @@ def read_geometry(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Argument
     if a.kv_layout not in KV_LAYOUTS:
         raise RequestError("kv_layout", a.kv_layout, "one of " + ", ".join(KV_LAYOUTS))
     _check_companions(a)
-    queries = _queries(q, a)
-    keys = _paged_keys(k, v, a) if a.block_table is not None else _plain_keys(k, v, a)
+    queries: dict[str, Any] = _queries(q, a)
+    keys: dict[str, Any] = _paged_keys(k, v, a) if a.block_table is not None else _plain_keys(k, v, a)
     geometry = Geometry(**queries, **keys)
     _check_agreement(q, k, a, geometry)
     return geometry
@@ -60,7 +60,9 @@ def _check_companions(a: Arguments) -> None:
     if packed and a.cu_seqlens_q is None:
         raise RequestError("cu_seqlens_q", None, "int32 [batch + 1], since layout='thd'")
     if not packed and a.cu_seqlens_q is not None:
-        raise RequestError("cu_seqlens_q", "given", f"none with layout={a.layout!r}", hint="packed tensors are layout='thd'")
+        raise RequestError(
+            "cu_seqlens_q", "given", f"none with layout={a.layout!r}", hint="packed tensors are layout='thd'"
+        )
     if a.block_table is not None:
         if a.seq_lens is None:
             raise RequestError("seq_lens", None, "int32 [batch], since block_table is given; the length comes from it")
@@ -72,7 +74,9 @@ def _check_companions(a: Arguments) -> None:
         if a.seq_lens is not None:
             raise RequestError("seq_lens", "given", "none with packed K and V; the lengths are cu_seqlens_k")
     elif a.cu_seqlens_k is not None:
-        raise RequestError("cu_seqlens_k", "given", f"none with layout={a.layout!r}", hint="packed tensors are layout='thd'")
+        raise RequestError(
+            "cu_seqlens_k", "given", f"none with layout={a.layout!r}", hint="packed tensors are layout='thd'"
+        )
 
 
 def _rank(name: str, tensor: torch.Tensor, rank: int, shape: str) -> None:
@@ -80,7 +84,7 @@ def _rank(name: str, tensor: torch.Tensor, rank: int, shape: str) -> None:
         raise RequestError(name, f"shape {list(tensor.shape)}", f"{rank} dims, {shape}")
 
 
-def _queries(q: torch.Tensor, a: Arguments) -> dict[str, int | None]:
+def _queries(q: torch.Tensor, a: Arguments) -> dict[str, Any]:
     if a.layout == "thd":
         _rank("q", q, 3, "[total_q, heads, head_dim] with layout='thd'")
         total, heads, width = q.shape
@@ -98,12 +102,14 @@ def _queries(q: torch.Tensor, a: Arguments) -> dict[str, int | None]:
     return {"batch": batch, "seq_q": seq, "num_q_heads": heads, "head_dim_qk": width}
 
 
-def _plain_keys(k: torch.Tensor, v: torch.Tensor, a: Arguments) -> dict[str, int | None]:
+def _plain_keys(k: torch.Tensor, v: torch.Tensor, a: Arguments) -> dict[str, Any]:
     packed = a.layout == "thd"
     for name, tensor in (("k", k), ("v", v)):
         _rank(name, tensor, 3 if packed else 4, "like q")
     if k.shape[:-1] != v.shape[:-1]:
-        raise RequestError("v", f"shape {list(v.shape)}", f"that of k up to head_dim, {list(k.shape[:-1])} + [head_dim_v]")
+        raise RequestError(
+            "v", f"shape {list(v.shape)}", f"that of k up to head_dim, {list(k.shape[:-1])} + [head_dim_v]"
+        )
     if packed:
         return {
             "total_k": k.shape[0], "num_kv_heads": k.shape[1], "head_dim_v": v.shape[2],
@@ -113,17 +119,21 @@ def _plain_keys(k: torch.Tensor, v: torch.Tensor, a: Arguments) -> dict[str, int
     return {"seq_k": seq, "num_kv_heads": heads, "head_dim_v": v.shape[3]}
 
 
-def _paged_keys(k: torch.Tensor, v: torch.Tensor, a: Arguments) -> dict[str, int | None]:
+def _paged_keys(k: torch.Tensor, v: torch.Tensor, a: Arguments) -> dict[str, Any]:
     shape = "[pages, page_size, heads, head_dim]" if a.kv_layout == "NHD" else "[pages, heads, page_size, head_dim]"
     for name, tensor in (("k", k), ("v", v)):
         _rank(name, tensor, 4, f"{shape} with block_table and kv_layout={a.kv_layout!r}")
     if k.shape[:-1] != v.shape[:-1]:
-        raise RequestError("v", f"shape {list(v.shape)}", f"that of k up to head_dim, {list(k.shape[:-1])} + [head_dim_v]")
+        raise RequestError(
+            "v", f"shape {list(v.shape)}", f"that of k up to head_dim, {list(k.shape[:-1])} + [head_dim_v]"
+        )
     pages, second, third, _ = k.shape
     page_size, heads = (second, third) if a.kv_layout == "NHD" else (third, second)
     table = a.block_table
     if table is None or table.dim() != 2:
-        raise RequestError("block_table", None if table is None else f"shape {list(table.shape)}", "int32 [batch, max_pages]")
+        raise RequestError(
+            "block_table", None if table is None else f"shape {list(table.shape)}", "int32 [batch, max_pages]"
+        )
     capacity = table.shape[1] * page_size
     if a.max_seqlen_k is not None and a.max_seqlen_k > capacity:
         raise RequestError("max_seqlen_k", a.max_seqlen_k, f"at most {capacity}, what the block_table holds")

@@ -13,7 +13,6 @@ from attn_backends.host.arguments import Arguments
 from attn_backends.host.geometry import longest
 
 
-
 def extras_key(a: Arguments) -> tuple[Any, ...]:
     """Shapes, dtypes and devices of the further tensors; resolves longest lengths and the phase of packed calls."""
     if a.cu_seqlens_q is not None:

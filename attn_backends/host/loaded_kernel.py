@@ -11,6 +11,7 @@ from attn_backends.host.arguments import NAMES, Arguments
 from attn_backends.host.keys import extras_key
 from attn_backends.host.launch import Bound, Output, bind_call
 from attn_backends.host.reading import read_request
+from attn_backends.registry.registry import default_registry
 from attn_backends.selector.select import select
 
 if TYPE_CHECKING:
@@ -25,6 +26,11 @@ _FROM_REQUEST = tuple(
         "return_lse", "deterministic", "batch_invariant", "nan_safe", "phase", "attn_type", "graph", "scale_block",
     }
 )  # fmt: skip
+
+
+def bind(decision: Decision) -> LoadedKernel:
+    """The chosen kernel of a decision as a callable. Raises LoadError where it does not import."""
+    return LoadedKernel(decision, decision.origin or default_registry())
 
 
 class LoadedKernel:
@@ -49,7 +55,19 @@ class LoadedKernel:
         """Run the kernel; `tensors` are further arguments of `attention()`."""
         a = Arguments(**{**self._scalars, **tensors})
         grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-        key = (q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, q.device, grad, extras_key(a))
+        key = (
+            q.shape,
+            k.shape,
+            v.shape,
+            q.stride(),
+            k.stride(),
+            v.stride(),
+            q.dtype,
+            k.dtype,
+            q.device,
+            grad,
+            extras_key(a),
+        )
         bound = self._bound.get(key)
         if bound is None:
             bound = self._bound[key] = self._bind(q, k, v, a)

@@ -131,7 +131,7 @@ def _granularity(name: str, descale: torch.Tensor | float | None, a: Arguments, 
         shape: tuple[int, ...] | None = tuple(descale.shape)
     elif descale is None:
         shape = None
-    elif isinstance(descale, int | float) and not isinstance(descale, bool):
+    elif type(descale) in (int, float):
         shape = ()
     else:
         raise RequestError(f"{name}_descale", type(descale).__name__, "a float, or a float32 tensor")

@@ -13,6 +13,7 @@ import torch
 
 from attn_backends.block_mask import BlockMask
 from attn_backends.host.arguments import Arguments
+from attn_backends.host.dispatch import dispatch
 from attn_backends.host.reading import as_dtype, natural_out_dtype
 from attn_backends.selector.policy import Policy
 
@@ -28,9 +29,7 @@ _DIFFERENTIABLE = ("q", "k", "v", "attn_mask", "sinks")
 def compiled_attention(q: Tensor, k: Tensor, v: Tensor, a: Arguments) -> Any:
     """Put the call into the graph as one op. Traced by the compiler: plain attribute reads and tensor ops only."""
     grads = torch.is_grad_enabled()
-    wanted = [
-        grads and tensor is not None and tensor.requires_grad for tensor in (q, k, v, a.attn_mask, a.sinks)
-    ]
+    wanted = [grads and tensor is not None and tensor.requires_grad for tensor in (q, k, v, a.attn_mask, a.sinks)]
     seed = None
     if a.dropout_p > 0:
         seed = torch.randint(0, 2**62, ()) if a.dropout_seed is None else torch.tensor(a.dropout_seed)
@@ -51,7 +50,7 @@ def compiled_attention(q: Tensor, k: Tensor, v: Tensor, a: Arguments) -> Any:
     return (out, lse) if a.return_lse else out
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch ships no types for it
 def policy_text(policy: Policy) -> str:
     """A policy as text, a constant of the graph."""
     return json.dumps(policy.to_json(), sort_keys=True)
@@ -110,8 +109,6 @@ def attention_op(
     policy: str | None,
 ) -> tuple[Tensor, Tensor]:
     """Run one call; `wanted` says which of q, k, v, attn_mask, sinks will get a gradient."""
-    from attn_backends.api import dispatch
-
     given = locals()
     with torch.no_grad():
         result = dispatch(q, k, v, _arguments(given), gradients=tuple(wanted))
@@ -164,8 +161,6 @@ def attention_backward_op(
     scalars: str,
 ) -> list[Tensor]:
     """Gradients of q, k, v, attn_mask, sinks; those not wanted have no elements."""
-    from attn_backends.api import dispatch
-
     it = iter(tensors)
     names = _tensor_names()
     given: dict[str, Any] = {name: next(it) if there else None for name, there in zip(names, present, strict=True)}
@@ -196,7 +191,11 @@ def _autograd_inside_an_op() -> Any:
 
 @attention_backward_op.register_fake
 def _fake_backward(
-    d_out: Tensor, d_lse: Tensor | None, tensors: list[Tensor], present: list[bool], scalars: str
+    d_out: Tensor,
+    d_lse: Tensor | None,  # noqa: ARG001  # the op's own signature
+    tensors: list[Tensor],
+    present: list[bool],
+    scalars: str,
 ) -> list[Tensor]:
     it = iter(tensors)
     given = {name: next(it) if there else None for name, there in zip(_tensor_names(), present, strict=True)}
@@ -213,7 +212,7 @@ def _tensor_names() -> tuple[str, ...]:
     return _NAMES[: _NAMES.index("wanted")]
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001  # torch calls it by name
     names = _tensor_names()
     given = dict(zip(_NAMES, inputs, strict=True))
     ctx.present = [given[name] is not None for name in names]

@@ -68,7 +68,9 @@ def _from_entry_point(point: importlib.metadata.EntryPoint, table: tuple[Row, ..
     label = f"{package}/{file}"
     if not file.endswith(".toml"):
         raise ManifestError(f'entry point {point.name} = "{point.value}": write "package:backend.toml"')
-    manifest = read_manifest_file(_package_folder(package, label) / file, label=label, origin="third_party", table=table)
+    manifest = read_manifest_file(
+        _package_folder(package, label) / file, label=label, origin="third_party", table=table
+    )
     if manifest.name != point.name:
         raise ManifestError(f"{label} name: the manifest says {manifest.name!r}, its entry point {point.name!r}")
     return manifest
@@ -108,7 +110,9 @@ def _claimed_twice(manifest: Manifest, manifests: Iterable[Manifest]) -> str:
         for other in manifests
         if other is not manifest and plain_name(other.name) == plain_name(manifest.name)
     ]
-    return str(DuplicateBackendError(f"{manifest.label}: the name {manifest.name!r} is also claimed by {', '.join(others)}"))
+    return str(
+        DuplicateBackendError(f"{manifest.label}: the name {manifest.name!r} is also claimed by {', '.join(others)}")
+    )
 
 
 def plain_name(name: str) -> str:

@@ -89,5 +89,5 @@ def installed_version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-    except Exception:  # a damaged dist-info must not take selection down
+    except Exception:  # noqa: BLE001  # a damaged dist-info must not take selection down
         return None

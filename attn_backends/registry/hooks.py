@@ -99,7 +99,9 @@ class Hooks:
             device = corrected if corrected is not None else device
         return device
 
-    def _call(self, hook: str, arguments: dict[str, Any], only: tuple[str, ...] | None = None) -> Iterator[tuple[str, Any]]:
+    def _call(
+        self, hook: str, arguments: dict[str, Any], only: tuple[str, ...] | None = None
+    ) -> Iterator[tuple[str, Any]]:
         caller = getattr(self._manager.hook, hook)
         implementations = list(reversed(caller.get_hookimpls()))
         if only is not None:
@@ -108,7 +110,7 @@ class Hooks:
             wanted = {name: arguments[name] for name in implementation.argnames}
             try:
                 yield implementation.plugin_name, implementation.function(**wanted)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  # a hook is plugin code
                 _log.warning(
                     "hook %s of plugin %s raised %s: %s; the plugin is switched off",
                     hook, implementation.plugin_name, type(error).__name__, error,

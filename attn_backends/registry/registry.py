@@ -78,7 +78,10 @@ class Registry:
         return current if current is not None else self._take_snapshot()
 
     def register(
-        self, manifest: Manifest | Mapping[str, Any] | str | Path, fn: Callable[..., None] | None = None, **callables: Any
+        self,
+        manifest: Manifest | Mapping[str, Any] | str | Path,
+        fn: Callable[..., None] | None = None,
+        **callables: Any,
     ) -> Manifest:
         """Add a backend in-process; it needs no certificate.
 
@@ -155,7 +158,7 @@ class Registry:
                 raise TypeError(f"check returned {reasons!r}, not a list of Reason")
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # the check is plugin code
+        except BaseException as error:  # noqa: BLE001  # the check is plugin code
             text = f"check of {manifest.name} raised {type(error).__name__}: {error}"
             return (Reason("check", "check", type(error).__name__, "a list of reasons", text, manifest.label),)
         return reasons
@@ -201,7 +204,9 @@ def _as_manifest(
 ) -> Manifest:
     for role, function in functions.items():
         if role not in ("kernel", "backward", "plan", "check", "workspace") or not callable(function):
-            raise ManifestError(f"register: {role} = {function!r}; allowed: callables for fn, backward, plan, check, workspace")
+            raise ManifestError(
+                f"register: {role} = {function!r}; allowed: callables for fn, backward, plan, check, workspace"
+            )
     if isinstance(given, Manifest):
         return given
     if isinstance(given, Mapping):

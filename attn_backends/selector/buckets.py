@@ -85,4 +85,3 @@ class Buckets:
             if self.bucket(name, candidate) == wanted:
                 return candidate
         return size
-

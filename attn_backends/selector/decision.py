@@ -222,7 +222,7 @@ class Decision:
 
 
 def _binder() -> Callable[[Decision], Callable[..., Any]]:
-    """`api.bind`, by name: the selector does not import the layer above it."""
+    """The host's `bind`, by name: the selector does not import the layer above it."""
     import importlib
 
-    return importlib.import_module("attn_backends.api").bind  # type: ignore[no-any-return]  # api.bind has this type
+    return importlib.import_module("attn_backends.host.loaded_kernel").bind  # type: ignore[no-any-return]  # it has this type

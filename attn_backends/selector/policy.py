@@ -84,9 +84,7 @@ class Policy:
     def to_json(self) -> dict[str, Any]:
         """Every field that is not at its default, as plain values; `from_dict` reads it."""
         default = Policy() if self != _DEFAULT else self
-        return {
-            name: _plain(value) for name in _FIELDS if (value := getattr(self, name)) != getattr(default, name)
-        }
+        return {name: _plain(value) for name in _FIELDS if (value := getattr(self, name)) != getattr(default, name)}
 
     def named(self) -> frozenset[str]:
         """Backends that this policy names, and by that lets in without a certificate."""
@@ -147,7 +145,9 @@ def _checked_names(name: str, value: Any) -> Any:
     if name == "numerics":
         strange = [item for item in items if item not in NUMERICS]
         if strange or not items:
-            raise PolicyError(f"policy numerics: got {list(items)!r}; allowed: a non-empty set out of {', '.join(NUMERICS)}")
+            raise PolicyError(
+                f"policy numerics: got {list(items)!r}; allowed: a non-empty set out of {', '.join(NUMERICS)}"
+            )
     return frozenset(items) if name in _SETS else tuple(dict.fromkeys(items))
 
 

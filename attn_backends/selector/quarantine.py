@@ -22,7 +22,6 @@ from attn_backends.registry.environment import Environment, fits
 from attn_backends.selector.conditions import Conditions, parse_conditions
 
 if TYPE_CHECKING:
-    from attn_backends.device import Device
     from attn_backends.registry.manifest import Manifest
     from attn_backends.request import Request
 
@@ -58,7 +57,11 @@ class Entry:
         """The record of a refusal by this entry."""
         sizes = {name: getattr(request, name) for name, _ in self.when.lengths()}
         got = ", ".join(f"{name} {value}" for name, value in sizes.items()) or "a request inside the box"
-        lift = "Policy(allow_quarantined=True) lifts it" if self.code == "quarantine" else "fix the gap and delete its entry"
+        lift = (
+            "Policy(allow_quarantined=True) lifts it"
+            if self.code == "quarantine"
+            else "fix the gap and delete its entry"
+        )
         return Reason(
             self.code, self.code, got, f"outside {{{self.when.describe()}}}",
             f"{self.code} {self.id}: {self.reason}; evidence: {self.evidence}", self.source, lift,
@@ -108,5 +111,7 @@ def entries_for(manifests: Iterable[Manifest], shipped: Sequence[Entry] | None =
         gaps = manifest.folder / GAPS_FILE if manifest.folder else None
         if gaps is not None and gaps.is_file():
             label = manifest.label.rsplit("/", 1)[0]
-            found += [entry for entry in read_entries(gaps, "gap", f"{label}/{GAPS_FILE}") if entry.backend == manifest.name]
+            found += [
+                entry for entry in read_entries(gaps, "gap", f"{label}/{GAPS_FILE}") if entry.backend == manifest.name
+            ]
     return tuple(found)

@@ -191,7 +191,9 @@ def _standing(
             got, want, text = outranked_by(fit.manifest, winner.manifest, source or "priority")
             reasons = (Reason("outranked", "outranked", got, want, text, "ranking"),)
         elif winner is None:
-            reasons = (Reason("outranked", "outranked", name, "the forced backend", "fits, but another was forced", "ranking"),)
+            reasons = (
+                Reason("outranked", "outranked", name, "the forced backend", "fits, but another was forced", "ranking"),
+            )
         cast = (f"downcast {request.dtype} -> {fit.dtype}",) if fit.dtype else ()
         standing.append(
             _candidate(
@@ -213,13 +215,17 @@ def _candidate(manifest: Manifest, status: str, stage: str, reasons: tuple[Reaso
 def _broken(item: Broken) -> Candidate:
     reason = Reason("load_error", "load_error", "a broken manifest", "a legal manifest", item.error, item.label)
     return Candidate(
-        name=item.name, version="", tier="standard", numerics="exact", status="rejected", stage="load", reasons=(reason,)
+        name=item.name,
+        version="",
+        tier="standard",
+        numerics="exact",
+        status="rejected",
+        stage="load",
+        reasons=(reason,),
     )
 
 
-def _outside(
-    manifest: Manifest, verdict: Verdict, values: Values, snapshot: Snapshot
-) -> tuple[Candidate, Relaxation]:
+def _outside(manifest: Manifest, verdict: Verdict, values: Values, snapshot: Snapshot) -> tuple[Candidate, Relaxation]:
     """A backend outside its boxes: its record and the nearest change. Both follow from box, misses and values alone."""
     memo: dict[Any, tuple[Candidate, Relaxation]] = snapshot.derived.setdefault("outside", {})
     key = (verdict.box, *[(miss, values[miss[0]]) for miss in verdict.misses])

@@ -1,8 +1,4 @@
-"""`use`: a scope inside which a backend is chosen, or a policy holds. A ContextVar: threads and tasks do not leak.
-
-    with use("my_fa", phase="decode"):
-        ...
-"""
+"""`use`: a scope inside which a backend is chosen, or a policy holds. A ContextVar: threads and tasks do not leak."""
 
 from __future__ import annotations
 
@@ -35,7 +31,7 @@ _open: ContextVar[tuple[Scope, ...]] = ContextVar("attn_backends_scopes", defaul
 
 @contextmanager
 def use(backend: str | None = None, *, policy: Policy | None = None, **conditions: Any) -> Iterator[None]:
-    """Choose `backend` for every call inside the scope that meets the conditions (axes such as `phase="decode"`).
+    """Inside the scope, choose `backend` for every call that meets the conditions (axes such as `phase="decode"`).
 
     The innermost matching scope counts; a call's own `backend=` beats it. A chosen backend that does not fit raises
     UnfitBackendError at the call. Raises PolicyError for an unknown condition.

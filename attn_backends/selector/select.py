@@ -7,7 +7,7 @@ environment and the measurements, and on nothing else. No kernel is loaded, no t
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attn_backends.box import axis_values
 from attn_backends.device import Device
@@ -30,9 +30,6 @@ from attn_backends.selector.refusal import raise_if_forced_unfit, raise_if_refer
 from attn_backends.selector.resolve import Question, resolve
 from attn_backends.selector.scope import Scope, open_scopes, scoped_backend, scoped_policy
 from attn_backends.selector.times import NO_COST_MODEL, NO_TIMES, CostModel, Measurements
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _cache = DecisionCache()
 _lock = threading.Lock()
@@ -115,14 +112,16 @@ def _select_anew(exact: tuple[Any, ...], registry: Registry, times: Measurements
     if not isinstance(request, Request):
         raise RequestError("request", type(request).__name__, "an attn_backends.Request")
     warn_of_unknown_knobs()
-    question, bucketed = _question(request, backend, policy, device, environment, scopes, knobs, snapshot, registry, times)
+    question, bucketed = question_of(
+        request, backend, policy, device, environment, scopes, knobs, snapshot, registry, times
+    )
     decision, fresh = _cache.resolve(exact, bucketed, lambda: resolve(question))
     if fresh:
         announce(decision, parse_knobs(knobs))
     return decision
 
 
-def _question(
+def question_of(
     request: Request,
     backend: str | None,
     policy: Policy | None,
@@ -144,7 +143,7 @@ def _question(
     if forced is not None:
         snapshot.get(forced.name)
     entries = _derive(snapshot)
-    buckets = _buckets(snapshot, entries, whole, scopes)
+    buckets = _buckets(snapshot, whole, scopes)
     named = effective.named() | ({forced.name} if forced else frozenset())
     asked = Asked(
         request=request, device=here, policy=effective, environment=facts, snapshot=snapshot, entries=entries,
@@ -198,7 +197,7 @@ def _derive(snapshot: Snapshot) -> tuple[Entry, ...]:
     return entries
 
 
-def _buckets(snapshot: Snapshot, entries: Iterable[Entry], policy: Policy, scopes: tuple[Scope, ...]) -> Buckets:
+def _buckets(snapshot: Snapshot, policy: Policy, scopes: tuple[Scope, ...]) -> Buckets:
     """Bucket edges from everything that declares limits on lengths."""
     memo: dict[Any, Buckets] = snapshot.derived.setdefault("buckets", {})
     when = (*(rule.when for rule in policy.rules), *(scope.when for scope in scopes))
