@@ -35,7 +35,7 @@ class Asked:
     policy: Policy
     environment: Environment
     snapshot: Snapshot
-    entries: tuple[Entry, ...]
+    entries: tuple[Entry, ...]  # the quarantine entries and gaps whose box the request lies in
     forced: str | None
     named: frozenset[str]
 
@@ -141,7 +141,6 @@ def quarantine_reasons(manifest: Manifest, asked: Asked) -> tuple[Reason, ...]:
         for entry in asked.entries
         if not (entry.code == "quarantine" and asked.policy.allow_quarantined)
         and entry.applies(manifest, asked.environment)
-        and entry.when.hold(asked.request, asked.device)
     )
 
 

@@ -142,7 +142,7 @@ def question_of(
     forced = _forced(backend, effective.pin, scoped)
     if forced is not None:
         snapshot.get(forced.name)
-    entries = _derive(snapshot)
+    entries = tuple([entry for entry in _derive(snapshot) if entry.when.hold(request, here)])
     buckets = _buckets(snapshot, whole, scopes)
     named = effective.named() | ({forced.name} if forced else frozenset())
     asked = Asked(
@@ -155,9 +155,9 @@ def question_of(
         asked=asked, forced=forced, registry=registry, buckets=buckets, measurements=times, cost_model=_cost_model,
         values=values, key=bucketed,
     )  # fmt: skip
-    quarantined = tuple(entry.when.hold(request, here) for entry in entries)
     key = (
-        bucketed, snapshot, effective, here, facts, forced, times.token, _cost_model.token, quarantined,
+        bucketed, snapshot, effective, here, facts, forced, times.token, _cost_model.token,
+        tuple([entry.id for entry in entries]),
     )  # fmt: skip
     return question, key
 
