@@ -1,7 +1,8 @@
 """The cache key of a request: every field, lengths as buckets, strides as what the table derives from them.
 
-A bucket is a power-of-two range of lengths, cut besides at every limit that a manifest, quarantine entry, policy rule
-or scope declares, so that all lengths of a bucket are decided alike. `canonical` is the bucket's representative: its
+A bucket is a power-of-two range of lengths, cut besides at every limit that a manifest declares, so that all lengths of
+a bucket are decided alike. (What quarantine entries, policy rules and scopes say of a request is in the cache key
+itself, as their outcome.) `canonical` is the bucket's representative: its
 top. What ranks or checks by length sees only the canonical request, so that equal keys give equal decisions.
 """
 

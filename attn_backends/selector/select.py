@@ -143,7 +143,7 @@ def question_of(
     if forced is not None:
         snapshot.get(forced.name)
     entries = tuple([entry for entry in _derive(snapshot) if entry.when.hold(request, here)])
-    buckets = _buckets(snapshot, whole, scopes)
+    buckets: Buckets = snapshot.derived["buckets"]
     named = effective.named() | ({forced.name} if forced else frozenset())
     asked = Asked(
         request=request, device=here, policy=effective, environment=facts, snapshot=snapshot, entries=entries,
@@ -188,23 +188,12 @@ def _environment_here(snapshot: Snapshot) -> Environment:
 
 
 def _derive(snapshot: Snapshot) -> tuple[Entry, ...]:
-    """What matching needs of a snapshot, computed once: the index, and the quarantine entries that concern it."""
+    """What selection needs of a snapshot, computed once: index, bucket edges, and (returned) the quarantine entries."""
     entries: tuple[Entry, ...] | None = snapshot.derived.get("entries")
     if entries is None:
         entries = entries_for(snapshot.manifests)
         snapshot.derived["index"] = MatchIndex([manifest.boxes for manifest in snapshot.manifests], snapshot.table)
+        boxes = [box for manifest in snapshot.manifests for box in manifest.boxes]
+        snapshot.derived["buckets"] = Buckets(declared_lengths(boxes, snapshot.table), snapshot.table)
         snapshot.derived["entries"] = entries
     return entries
-
-
-def _buckets(snapshot: Snapshot, policy: Policy, scopes: tuple[Scope, ...]) -> Buckets:
-    """Bucket edges from everything that declares limits on lengths."""
-    memo: dict[Any, Buckets] = snapshot.derived.setdefault("buckets", {})
-    when = (*(rule.when for rule in policy.rules), *(scope.when for scope in scopes))
-    found = memo.get(when)
-    if found is None:
-        limits = declared_lengths((box for manifest in snapshot.manifests for box in manifest.boxes), snapshot.table)
-        for conditions in when:
-            limits += conditions.lengths()
-        found = memo[when] = Buckets(limits, snapshot.table)
-    return found
