@@ -53,6 +53,7 @@ class Bound:
     workspace_bytes: int
     converts: bool
     needs_backward: bool
+    simple: bool = False  # whether `fast` will do
     plan: Any = None
     planned: bool = False
 
@@ -87,14 +88,6 @@ class Bound:
         if active_hooks() is not None:
             self.tell_hooks(call)
         return out
-
-    @property
-    def simple(self) -> bool:
-        """Whether `fast` will do."""
-        return not (
-            self.needs_backward or self.empty or self.downcast or self.workspace_bytes or self.loaded.plan
-            or self.converts or self.lse_shape or self.check_contents or self.final_dtype != self.out_dtype
-        )  # fmt: skip
 
     def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Arguments) -> Call:
         """The resolved call, outputs allocated."""
@@ -196,7 +189,7 @@ def bind_call(
         lse_shape = (g.num_q_heads, q.shape[0]) if g.packed else (g.batch, g.num_q_heads, g.seq_q)
     workspace = loaded.workspace(request) if loaded.workspace is not None else 0
     chosen = decision.chosen
-    return Bound(
+    bound = Bound(
         decision=decision, loaded=loaded, account=account(decision), static=_static(request, a, g, q),
         out_shape=out_shape, out_like_q=q.is_contiguous() and computed == q.dtype and out_shape == tuple(q.shape),
         out_dtype=computed, final_dtype=final, lse_shape=lse_shape, geometry=g, downcast=downcast,
@@ -204,6 +197,11 @@ def bind_call(
         check_contents=_has_contents(a) and (a.validate or not q.is_cuda),
         converts=bool(chosen and chosen.conversions and loaded.conversions),
     )  # fmt: skip
+    bound.simple = not (
+        bound.needs_backward or bound.empty or downcast or workspace or loaded.plan or bound.converts or lse_shape
+        or bound.check_contents or a.out is not None or a.dropout_p > 0
+    )  # fmt: skip
+    return bound
 
 
 def _static(request: Request, a: Arguments, g: Geometry, q: torch.Tensor) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from attn_backends.reason import Reason
 from attn_backends.registry.discovery import Broken
 from attn_backends.registry.hooking import active_hooks
 from attn_backends.registry.registry import Registry, Snapshot
+from attn_backends.selector.conversions import called_for
 from attn_backends.selector.decision import Candidate, Change, Decision, Forced, Relaxation
 from attn_backends.selector.filters import Asked, quarantine_reasons, static_refusals
 from attn_backends.selector.rank import Grounds, outranked_by, rank
@@ -132,7 +133,7 @@ def _decide(
         winner = next((fit for fit in ordered if fit.manifest.name == forced.name), None)
         source = forced.source if winner else None
         ordered = sorted(ordered, key=lambda fit: fit is not winner)
-    candidates = _standing(ordered, winner, source, asked.request, measured, predicted)
+    candidates = _standing(ordered, winner, source, asked, measured, predicted)
     return Decision(
         request=asked.request,
         backend=winner.manifest.name if winner else None,
@@ -179,7 +180,7 @@ def _standing(
     ordered: list[_Fit],
     winner: _Fit | None,
     source: str | None,
-    request: Request,
+    asked: Asked,
     measured: Mapping[str, float],
     predicted: Mapping[str, float],
 ) -> list[Candidate]:
@@ -194,12 +195,12 @@ def _standing(
             reasons = (
                 Reason("outranked", "outranked", name, "the forced backend", "fits, but another was forced", "ranking"),
             )
-        cast = (f"downcast {request.dtype} -> {fit.dtype}",) if fit.dtype else ()
+        cast = (f"downcast {asked.request.dtype} -> {fit.dtype}",) if fit.dtype else ()
         standing.append(
             _candidate(
                 fit.manifest, "selected" if fit is winner else "outranked", "rank", reasons,
                 rank=position, measured_ms=measured.get(name), predicted_ms=predicted.get(name),
-                conversions=cast + fit.manifest.converts,
+                conversions=cast + called_for(fit.manifest, asked.request, asked.device),
             )
         )  # fmt: skip
     return standing

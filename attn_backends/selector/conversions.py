@@ -1,0 +1,41 @@
+"""Which of a backend's declared conversions a request can call for; the ledger later says what really happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from attn_backends.capability import FITS_ANY, TABLE, Row
+from attn_backends.strides import request_stride_class
+
+if TYPE_CHECKING:
+    from attn_backends.device import Device
+    from attn_backends.registry.manifest import Manifest
+    from attn_backends.request import Request
+
+_ALIGNMENT: Row = next(row for row in TABLE if row.axis == "causal_alignment")
+
+
+def _masked(request: Request) -> bool:
+    return request.mask != "none" or request.bias or request.dense_lengths or request.block_mask_size is not None
+
+
+def _windowed(request: Request) -> bool:
+    return request.window_left >= 0 or request.window_right >= 0
+
+
+_CALLED_FOR: dict[str, Callable[[Request, Device], bool]] = {
+    "make_contiguous": lambda r, _: request_stride_class(r) != "contiguous",
+    "repeat_kv": lambda r, _: r.num_q_heads != r.num_kv_heads,
+    "pad_head_dim": lambda r, _: r.head_dim_qk % 8 != 0 or r.head_dim_v != r.head_dim_qk,
+    "flip_alignment": lambda r, device: _ALIGNMENT.read(r, device) is not FITS_ANY,
+    "expand_mask": lambda r, _: _masked(r) or _windowed(r) or (r.causal and r.seq_q != r.seq_k),
+    "sanitize_kv": lambda r, _: _masked(r),
+    "dequantize_kv": lambda r, _: (r.k_format, r.v_format) != ("dense", "dense"),
+    "gather_pages": lambda r, _: r.page_size is not None,
+}
+
+
+def called_for(manifest: Manifest, request: Request, device: Device) -> tuple[str, ...]:
+    """The declared conversions that this request may set off."""
+    return tuple([name for name in manifest.converts if _CALLED_FOR[name](request, device)])
