@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from attn_backends.host.arguments import Arguments, arguments
-from attn_backends.host.dispatch import bound_calls, dispatch, hot_key
-from attn_backends.host.launch import Output
+from attn_backends.host.dispatch import find_bound, registry, remember
+from attn_backends.host.launch import Bound, Output
 from attn_backends.host.reading import read_request
+from attn_backends.registry.knobs import deciding_knobs
+from attn_backends.selector.scope import open_scopes
+from attn_backends.selector.select import changes
 
 if TYPE_CHECKING:
     from attn_backends.block_mask import BlockMask
     from attn_backends.request import Request
     from attn_backends.selector.policy import Policy
+
+hot_calls: dict[Any, Bound] = {}  # plain calls (no tensor beside q, k, v) by everything they depend on
 
 
 def attention(
@@ -89,16 +94,25 @@ def attention(
     plain = (
         attn_mask is None and sinks is None and alibi_slopes is None and block_mask is None and cu_seqlens_q is None
         and seq_lens is None and block_table is None and q_descale is None and k_descale is None and v_descale is None
-        and out is None and cu_seqlens_k is None
+        and out is None and cu_seqlens_k is None and max_seqlen_q is None and max_seqlen_k is None
+        and q_granularity is None and k_granularity is None and v_granularity is None and scale_block is None
+        and out_dtype is None and graph is None and not dropout_p
     )  # fmt: skip
+    key = None
     if plain and not torch.compiler.is_compiling():
-        key = hot_key(
-            q, k, v, layout, causal, causal_alignment, window_left, window_right, softmax_scale, softcap, max_seqlen_q,
-            max_seqlen_k, kv_layout, dropout_p, return_lse, deterministic, batch_invariant, backend, policy, phase,
-            attn_type, out_dtype, graph, validate, q_granularity, k_granularity, v_granularity, scale_block, nan_safe,
-        )  # fmt: skip
-        bound = bound_calls.get(key)
-        if bound is not None and bound.simple:
+        try:  # inline, because packing forty arguments for a function costs more than the look-up
+            key = (
+                q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, v.dtype, q.device,
+                k.device, v.device, (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15,
+                torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad),
+                layout, causal, causal_alignment, window_left, window_right, softmax_scale, softcap, kv_layout,
+                return_lse, deterministic, batch_invariant, backend, policy, phase, attn_type, validate, nan_safe,
+                open_scopes(), deciding_knobs(), registry.changes, changes(),
+            )  # fmt: skip
+            bound = hot_calls.get(key)
+        except (AttributeError, TypeError):
+            key = bound = None  # something is no tensor, or not hashable: the slow path says what
+        if bound is not None:
             return bound.fast(q, k, v)
     given = Arguments(
         layout=layout, causal=causal, causal_alignment=causal_alignment, window_left=window_left,
@@ -115,7 +129,10 @@ def attention(
         from attn_backends.integrations.compiled import compiled_attention
 
         return compiled_attention(q, k, v, given)
-    return dispatch(q, k, v, given)
+    bound = find_bound(q, k, v, given)
+    if key is not None and bound.simple:
+        remember(hot_calls, key, bound)
+    return bound(q, k, v, given)
 
 
 def request_from_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **given: Any) -> Request:

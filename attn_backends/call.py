@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from attn_backends.block_mask import BlockMask
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False)
 class Call:
     """One resolved call.
 
@@ -28,7 +28,8 @@ class Call:
     out: as q, with Dv; any strides, memory owned by the host, contents undefined on entry
     lse: None, or float32 [B, Hq, Sq], packed [Hq, Tq]; natural log
 
-    Inputs are never modified. `saved` is the backend's own room between `run` and `backward` of one call.
+    A field at its default is not stored in the instance, so that making one is cheap (`made_of`). Inputs are never
+    modified. `saved` is the backend's own room between `run` and `backward` of one call.
     """
 
     q: torch.Tensor
@@ -77,6 +78,13 @@ class Call:
     plan: Any = None
     workspace: torch.Tensor | None = None
     saved: Any = None
+
+    @classmethod
+    def made_of(cls, fields: dict[str, Any]) -> Call:
+        """A call from a dict that it takes over: fields that are not there have their default."""
+        call = cls.__new__(cls)
+        call.__dict__ = fields
+        return call
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

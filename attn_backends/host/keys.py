@@ -12,6 +12,11 @@ import torch
 from attn_backends.host.arguments import Arguments
 from attn_backends.host.geometry import longest
 
+KEYED_BY_FACTS = (
+    "attn_mask", "block_mask", "sinks", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_k", "seq_lens", "block_table",
+    "q_descale", "k_descale", "v_descale", "out", "dropout_seed",
+)  # fmt: skip  # arguments that enter the key through `extras_key`, or not at all (the seed changes no decision)
+
 
 def extras_key(a: Arguments) -> tuple[Any, ...]:
     """Shapes, dtypes and devices of the further tensors; resolves longest lengths and the phase of packed calls."""
@@ -63,6 +68,3 @@ def _phase_of_packed(a: Arguments) -> str | None:
     if (a.max_seqlen_q or 0) <= 1:
         return "decode"
     return "append" if int((cu_seqlens[1:] - cu_seqlens[:-1]).min()) > 1 else "mixed"
-
-
-NO_EXTRAS = extras_key(Arguments())

@@ -78,7 +78,9 @@ class Bound:
     def fast(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """The shortest way, for a call without further tensors, gradients, LSE or anything to convert."""
         out = torch.empty_like(q) if self.out_like_q else q.new_empty(self.out_shape, dtype=self.out_dtype)
-        call = Call(q=q, k=k, v=v, out=out, **self.static)
+        fields = self.static.copy()
+        fields["q"], fields["k"], fields["v"], fields["out"] = q, k, v, out
+        call = Call.made_of(fields)
         try:
             self.loaded.run(call)
         except Exception as error:

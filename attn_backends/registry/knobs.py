@@ -31,6 +31,8 @@ _read, _KEYS = (
     if isinstance(_raw_environment, dict)
     else (os.environ.get, _NAMES)
 )
+_DECIDING = ("BLOCK", "ONLY", "PIN", "STRICT")
+_DECIDING_KEYS = tuple(key for name, key in zip(KNOBS, _KEYS, strict=True) if name in _DECIDING)
 _ON = {"1", "true", "yes", "on"}
 _OFF = {"", "0", "false", "no", "off"}
 
@@ -52,6 +54,11 @@ class Knobs:
 def raw_knobs() -> tuple[bytes | str | None, ...]:
     """The variables as they stand now; cheap enough for every call, so that a change is seen at once."""
     return tuple(map(_read, _KEYS))
+
+
+def deciding_knobs() -> tuple[bytes | str | None, ...]:
+    """Those of the variables that a decision depends on, as they stand now; for cache keys."""
+    return tuple(map(_read, _DECIDING_KEYS))
 
 
 @functools.lru_cache(maxsize=64)

@@ -16,7 +16,7 @@ from attn_backends.matching import MatchIndex
 from attn_backends.registry.certificates import read_certificates
 from attn_backends.registry.environment import Environment
 from attn_backends.registry.hooking import active_hooks
-from attn_backends.registry.knobs import parse_knobs, raw_knobs, warn_of_unknown_knobs
+from attn_backends.registry.knobs import deciding_knobs, parse_knobs, raw_knobs, warn_of_unknown_knobs
 from attn_backends.registry.registry import Registry, Snapshot, default_registry
 from attn_backends.request import Request
 from attn_backends.selector.announce import announce
@@ -55,7 +55,7 @@ def select(
     UnfitBackendError if `backend=` (or a scope, or a pin) names one that cannot serve, UnknownBackendError for a name
     nobody has, ReferenceForbiddenError where only a forbidden reference fits.
     """
-    knobs = raw_knobs()
+    knobs = deciding_knobs()
     scopes = open_scopes()
     snapshot = (registry or default_registry()).snapshot()
     times = _measurements if measurements is None else measurements
@@ -108,7 +108,8 @@ def use_cost_model(model: CostModel | None) -> None:
 
 
 def _select_anew(exact: tuple[Any, ...], registry: Registry, times: Measurements) -> Decision:
-    request, backend, policy, device, environment, scopes, knobs, snapshot, *_ = exact
+    request, backend, policy, device, environment, scopes, _, snapshot, *_ = exact
+    knobs = raw_knobs()
     if not isinstance(request, Request):
         raise RequestError("request", type(request).__name__, "an attn_backends.Request")
     warn_of_unknown_knobs()
