@@ -12,6 +12,7 @@ from attn_backends.errors import RequestError
 from attn_backends.fields import MISSING
 from attn_backends.reason import frozen, plain
 from attn_backends.request_fields import FIELDS, RequestFields
+from attn_backends.strides import tensor_sizes
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +28,7 @@ class Request(RequestFields):
     """
 
     __slots__ = ("_hash",)
+    _hash: int
 
     def __init__(self, **values: Any) -> None:
         for name, value in values.items():
@@ -41,10 +43,11 @@ class Request(RequestFields):
             values["kv_layout"] = "NHD"
         super().__init__(**values)
         _check_heads(self)
+        _check_strides(self)
 
     def __hash__(self) -> int:
         try:
-            return self._hash  # type: ignore[has-type,no-any-return]  # set just below, once
+            return self._hash
         except AttributeError:
             object.__setattr__(self, "_hash", super().__hash__())
             return self._hash
@@ -87,6 +90,18 @@ def _check_heads(request: Request) -> None:
             f"a multiple of num_kv_heads = {request.num_kv_heads}",
             hint="query head h reads KV head h // (num_q_heads // num_kv_heads)",
         )
+
+
+def _check_strides(request: Request) -> None:
+    """Strides have one entry per dim of their tensor: packed tensors have no batch."""
+    if request.q_strides is request.k_strides is request.v_strides is request.mask_strides is None:
+        return
+    sizes = {**tensor_sizes(request), "mask": (1, 1, 1, 1)}
+    for name in ("q", "k", "v", "mask"):
+        strides = getattr(request, f"{name}_strides")
+        if strides is not None and len(strides) != len(sizes[name]):
+            dims = "(batch, seq, heads, head_dim)" if len(sizes[name]) == 4 else "(tokens, heads, head_dim), packed"
+            raise RequestError(f"{name}_strides", strides, f"{len(sizes[name])} strides {dims}")
 
 
 def _near_field(name: str) -> str:

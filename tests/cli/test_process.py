@@ -1,0 +1,88 @@
+"""The command as a process: exit codes, what it imports, a closed pipe. Fresh interpreters, hence few."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+HEAVY = ("torch", "triton", "numba", "numpy")
+BLOCKED = f"""
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {HEAVY!r}:
+            raise ImportError(f"{{name}} is blocked")
+sys.meta_path.insert(0, Blocker())
+from attn_backends.cli.main import main
+sys.argv = ["attn-backends", *sys.argv[1:]]
+main()
+"""
+
+
+def process(*words, **more):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ATTN_BACKENDS_")}
+    return subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, env={**environment, **more}, timeout=120, check=False
+    )
+
+
+def test_list_is_quick():
+    """Far below what importing torch would take; the exact time is a benchmark, not a test."""
+    started = time.perf_counter()
+    done = process("-m", "attn_backends.cli", "list", "--json")
+    assert time.perf_counter() - started < 2
+    assert json.loads(done.stdout)["backends"]
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("list",),
+        ("show", "eager"),
+        ("explain", "--device", "h200"),
+        ("why-not", "sdpa_flash", "--device", "h200", "--softcap", "30"),
+        ("plan", "gpt2", "--device", "h200"),
+        ("doctor", "--no-load"),
+        ("completion", "bash"),
+        ("--help",),
+    ],
+    ids=lambda words: words[0],
+)
+def test_no_command_but_the_demo_needs_torch(words):
+    """An interpreter in which torch, triton, numba and numpy cannot be imported answers all the same."""
+    done = process("-c", BLOCKED, *words)
+    assert "Traceback" not in done.stderr
+    assert done.returncode in (0, 1)
+    assert done.stdout
+
+
+def test_the_demo_without_torch_says_how_to_get_it():
+    """One line, exit code 2."""
+    done = process("-c", BLOCKED, "demo")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "pip install 'attn-backends[torch]'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(("explain", "--device", "h200"), 0), (("explain", "--device", "h200", "--backend", "sdpa_cpu_flash"), 1), (("show", "x"), 2)],
+    ids=["0", "1", "2"],
+)  # fmt: skip
+def test_exit_codes_of_the_process(words, code):
+    """What a script sees."""
+    assert process("-m", "attn_backends.cli", *words).returncode == code
+
+
+def test_bash_completes_backends_and_commands():
+    """The names come from the registry."""
+    more = {"_ATTN_BACKENDS_COMPLETE": "bash_complete", "COMP_CWORD": "2"}
+    done = process("-m", "attn_backends.cli", COMP_WORDS="attn-backends show ea", **more)
+    assert "plain,eager" in done.stdout
+    done = process("-m", "attn_backends.cli", COMP_WORDS="attn-backends ex", **{**more, "COMP_CWORD": "1"})
+    assert "plain,explain" in done.stdout
