@@ -12,9 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+
+from attn_backends.registry.requires import Requires
 
 ALWAYS_RECORDED = ("attn-backends", "torch", "triton", "numba-cuda")
 
@@ -47,9 +48,9 @@ class Environment:
         wanted = canonicalize_name(package)
         return next((version for name, version in self.versions if name == wanted), None)
 
-    def meets(self, requirement: Requirement) -> bool:
+    def meets(self, requirement: Requires) -> bool:
         """Whether a `requires` entry holds here; markers that do not apply to this Python count as met."""
-        if requirement.marker is not None and not requirement.marker.evaluate():
+        if not requirement.applies:
             return True
         version = self.version(requirement.name)
         if version is None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from attn_backends.registry.registry import default_registry
+
 if TYPE_CHECKING:
     from attn_backends.registry.hooks import Hooks
 
 _hooks: Hooks | None = None
+_changes = 0
 _lock = threading.Lock()
 
 
@@ -28,12 +31,27 @@ def hooks() -> Hooks:
         return _hooks
 
 
+def hook_changes() -> int:
+    """Counts plugins put in and taken out; a decision may depend on them."""
+    return _changes
+
+
 def add_hooks(plugin: object, name: str | None = None) -> str:
     """Put a plugin with `@hookimpl` functions in; returns its name (for `Policy(rank_hooks=...)` and `remove_hooks`)."""
-    return hooks().add(plugin, name)
+    added = hooks().add(plugin, name)
+    _changed()
+    return added
 
 
 def remove_hooks(plugin_or_name: object) -> None:
     """Take a plugin out."""
     if _hooks is not None:
         _hooks.remove(plugin_or_name)
+        _changed()
+
+
+def _changed() -> None:
+    """Drop what was decided, and bound, with the hooks of before."""
+    global _changes
+    _changes += 1
+    default_registry().invalidate()

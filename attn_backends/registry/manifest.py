@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from attn_backends.box import Box, nearest_names, parse_box
 from attn_backends.capability import TABLE, Row
 from attn_backends.errors import ManifestError
+from attn_backends.registry.requires import Requires, read_requires
 
 TIERS = ("standard", "reference")
 NUMERICS = ("exact", "quantized", "approximate")
@@ -43,7 +43,7 @@ class Manifest:
     priority: int
     tier: str
     numerics: str
-    requires: tuple[Requirement, ...]
+    requires: tuple[Requires, ...]
     callables: dict[str, str]  # kernel, check, plan, backward, workspace -> "module:name"
     converts: tuple[str, ...]
     efficiency: dict[str, float]
@@ -94,11 +94,8 @@ def _specifier(value: Any) -> SpecifierSet:
         raise ValueError(str(error)) from None
 
 
-def _requirement(value: Any) -> Requirement:
-    try:
-        return Requirement(_text(value))
-    except InvalidRequirement as error:
-        raise ValueError(str(error)) from None
+def _requirement(value: Any) -> Requires:
+    return read_requires(_text(value))
 
 
 def _callable(value: Any) -> str:

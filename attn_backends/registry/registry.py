@@ -122,6 +122,11 @@ class Registry:
             self._checks.clear()
             self._changed()
 
+    def invalidate(self) -> None:
+        """Have every decision over this registry made anew, though the backends are the same."""
+        with self._lock:
+            self._changed()
+
     def load(self, name: str) -> Loaded:
         """A backend's callables, imported on first use. Raises LoadError; the failure is remembered and reported."""
         found = self._loaded.get(name)

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 
 from attn_backends.box import nearest_names
 from attn_backends.errors import ManifestError
 from attn_backends.reason import Reason
 from attn_backends.registry.environment import Environment, fits
+from attn_backends.registry.requires import Requires, read_requires
 from attn_backends.selector.conditions import Conditions, parse_conditions
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Entry:
     id: str
     backend: str
     backend_version: SpecifierSet
-    versions: tuple[Requirement, ...]
+    versions: tuple[Requires, ...]
     when: Conditions
     reason: str
     evidence: str
@@ -85,9 +85,9 @@ def _entry(raw: dict[str, Any], code: str, where: str) -> Entry:
     if missing:
         raise ManifestError(f"{where}: missing {', '.join(missing)}")
     try:
-        versions = tuple(Requirement(text) for text in raw.get("versions", ()))
+        versions = tuple(read_requires(text) for text in raw.get("versions", ()))
         backend_version = SpecifierSet(raw.get("backend_version", ""))
-    except (InvalidRequirement, ValueError) as error:
+    except ValueError as error:
         raise ManifestError(f"{where}: {error}") from None
     return Entry(
         code=code, id=raw["id"], backend=raw["backend"], backend_version=backend_version, versions=versions,

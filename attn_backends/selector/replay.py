@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from contextvars import Context
 from typing import TYPE_CHECKING
 
-from attn_backends.errors import UnfitBackendError, UnknownBackendError
+from attn_backends.errors import AttnBackendsError
 from attn_backends.registry.environment import Environment
 from attn_backends.selector.decision import Decision, Replay
+from attn_backends.selector.scope import use
 from attn_backends.selector.select import select
 
 if TYPE_CHECKING:
@@ -15,17 +18,28 @@ if TYPE_CHECKING:
 
 def replay(old: Decision, *, registry: Registry | None, environment: Environment | None) -> Replay:
     """Decide `old.request` again on the same device and policy; every difference in words."""
-    forced = old.forced.name if old.forced else None
+    # In an empty context: scopes that are open now are no part of what was recorded.
+    return Context().run(_replay, old, registry, environment)
+
+
+def _replay(old: Decision, registry: Registry | None, environment: Environment | None) -> Replay:
     try:
-        new = select(
-            old.request, backend=forced, policy=old.policy, device=old.device,
-            environment=environment or old.environment, registry=registry,
-        )  # fmt: skip
-    except (UnfitBackendError, UnknownBackendError) as error:
+        new = _decide_again(old, registry, environment or old.environment)
+    except AttnBackendsError as error:
         if error.decision is None:
-            return Replay(old, (f"backend {forced!r} is gone: {error}",))
+            return Replay(old, (f"backend {old.forced.name if old.forced else None!r} is gone: {error}",))
         new = error.decision
     return Replay(new, tuple(_differences(old, new)))
+
+
+def _decide_again(old: Decision, registry: Registry | None, environment: Environment) -> Decision:
+    forced = old.forced
+    scoped = use(forced.name) if forced is not None and forced.source == "scope" else nullcontext()
+    with scoped:
+        return select(
+            old.request, backend=forced.name if forced is not None and forced.source == "explicit" else None,
+            policy=old.policy, device=old.device, environment=environment, registry=registry,
+        )  # fmt: skip
 
 
 def _differences(old: Decision, new: Decision) -> list[str]:

@@ -146,7 +146,8 @@ def _decide(
         registry=asked.snapshot.digest,
         forced=forced,
         identity=(
-            question.key, question.measurements.token, question.cost_model.token,
+            question.key, tuple([entry.id for entry in asked.entries]), question.measurements.token,
+            question.cost_model.token,
         ),
         origin=question.registry,
         downcast=winner.dtype if winner else None,

@@ -15,7 +15,7 @@ from attn_backends.errors import RequestError
 from attn_backends.matching import MatchIndex
 from attn_backends.registry.certificates import read_certificates
 from attn_backends.registry.environment import Environment
-from attn_backends.registry.hooking import active_hooks
+from attn_backends.registry.hooking import active_hooks, hook_changes
 from attn_backends.registry.knobs import deciding_knobs, parse_knobs, raw_knobs, warn_of_unknown_knobs
 from attn_backends.registry.registry import Registry, Snapshot, default_registry
 from attn_backends.request import Request
@@ -61,6 +61,7 @@ def select(
     times = _measurements if measurements is None else measurements
     exact = (
         request, backend, policy, device, environment, scopes, knobs, snapshot, times.token, _cost_model.token,
+        hook_changes(),
     )  # fmt: skip
     decision = _cache.get(exact)
     if decision is None:
@@ -158,7 +159,7 @@ def question_of(
     )  # fmt: skip
     key = (
         bucketed, snapshot, effective, here, facts, forced, times.token, _cost_model.token,
-        tuple([entry.id for entry in entries]),
+        tuple([entry.id for entry in entries]), hook_changes() if effective.rank_hooks else 0,
     )  # fmt: skip
     return question, key
 
