@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 import threading
 from collections.abc import Callable
@@ -161,7 +162,8 @@ def test_inputs_are_never_modified(layout: str) -> None:
     """Neither forward nor backward writes to an input."""
     given = scene([5] * 3, [7, 3, 1])
     call = call_of(given, layout, **features(3, 5, 7)["everything"])
-    before = copy.deepcopy({n: v for n in Call.__slots__ if isinstance(v := getattr(call, n), torch.Tensor)})
+    names = [field.name for field in dataclasses.fields(Call)]
+    before = copy.deepcopy({n: v for n in names if isinstance(v := getattr(call, n), torch.Tensor)})
     run(call)
     if call.block_table is None:
         backward(call, torch.ones_like(call.out), torch.ones_like(call.lse) if call.lse is not None else None)

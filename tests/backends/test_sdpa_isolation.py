@@ -5,12 +5,28 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.backends.sdpa_calls import BACKENDS, DEVICES, admits, answer, device_of, given_for, odd_units, request_of
-from tests.backends.sdpa_calls import Case, adapter, call_of
+from tests.backends.sdpa_calls import (
+    BACKENDS,
+    DEVICES,
+    Case,
+    adapter,
+    admits,
+    answer,
+    call_of,
+    device_of,
+    given_for,
+    odd_units,
+    request_of,
+)
 from tests.backends.sdpa_cases import BIASED, CAUSAL, LENGTHS, MASKED, WINDOWS
 
 DTYPES = (torch.float32, torch.bfloat16)
 MEMORIES = ("head_major", "row_padded", "row_odd", "row_step2", "last_dim_step2")
+
+
+def _varied(dtype, device, mode):
+    """Bits do not care much for the dtype: the device's usual one for all, the other for forwards."""
+    return mode == "forward" or dtype == {"cpu": torch.float32, "cuda": torch.bfloat16}[device]
 
 
 def _admitted(cases, modes=("forward", "backward"), dtypes=DTYPES):
@@ -21,7 +37,7 @@ def _admitted(cases, modes=("forward", "backward"), dtypes=DTYPES):
                 for device in DEVICES:
                     for mode in modes:
                         asked = case.but(grads=mode == "backward", lse=mode == "forward")
-                        if admits(name, request_of(asked, dtype), device_of(device)):
+                        if _varied(dtype, device, mode) and admits(name, request_of(asked, dtype), device_of(device)):
                             label = f"{name}-{case.id}-{str(dtype)[6:]}-{device}-{mode}"
                             found.append(pytest.param(name, asked, dtype, device, id=label))
     return found
@@ -32,7 +48,11 @@ def assert_same_bits(one, other):
         assert torch.equal(a, b), f"{part} differs by {(a.double() - b.double()).abs().max()}"
 
 
-HIDING = [case for case in (*CAUSAL, *WINDOWS, *MASKED, *BIASED, *LENGTHS) if "tiles" not in case.id]
+def _hides(case):
+    return "tiles" not in case.id and given_for(case, torch.float32).poisoned(0.0) is not None
+
+
+HIDING = [case for case in (*CAUSAL, *WINDOWS, *MASKED, *BIASED, *LENGTHS) if _hides(case)]
 
 
 @pytest.mark.parametrize(("name", "case", "dtype", "device"), _admitted(HIDING))
@@ -41,10 +61,7 @@ def test_keys_that_no_row_sees_change_nothing(name, case, dtype, device):
     given = given_for(case, dtype)
     clean = answer(name, case, given, device)
     for value in (float("nan"), float("inf"), 1e30):
-        poisoned = given.poisoned(value)
-        if poisoned is None:
-            pytest.skip("every key is seen")
-        assert_same_bits(answer(name, case, poisoned, device), clean)
+        assert_same_bits(answer(name, case, given.poisoned(value), device), clean)
 
 
 PARTLY = (
@@ -118,7 +135,9 @@ def test_expanded_output_gradient(name, case, dtype, device):
 
 @pytest.mark.parametrize(
     ("name", "case", "dtype", "device"),
-    _admitted([case.but(deterministic=True) for case in (*STRIDED, Case("long", batch=1, seq_q=150, seq_k=700, causal=True))]),
+    _admitted(
+        [case.but(deterministic=True) for case in (*STRIDED, Case("long", batch=1, seq_q=150, seq_k=700, causal=True))]
+    ),
 )
 def test_deterministic_means_the_same_bits_again(name, case, dtype, device):
     """Where `deterministic` is declared, five runs give the same bits."""
@@ -138,7 +157,9 @@ def test_out_of_any_strides_is_filled(name, device):
         pytest.skip(f"{name} does not declare this on {device}")
     given = given_for(case, dtype)
     plain, strided = call_of(case, given, device), call_of(case, given, device)
-    strided.out = torch.full((*plain.out.shape[:-1], 2 * case.width_v), float("nan"), dtype=dtype, device=device)[..., ::2]
+    strided.out = torch.full((*plain.out.shape[:-1], 2 * case.width_v), float("nan"), dtype=dtype, device=device)[
+        ..., ::2
+    ]
     adapter(name).run(plain)
     adapter(name).run(strided)
     assert torch.equal(plain.out, strided.out)

@@ -1,0 +1,1 @@
+"""torch's flex_attention, compiled, on CUDA."""

@@ -1,0 +1,1 @@
+"""torch's flash attention for CPUs."""

@@ -1,0 +1,62 @@
+"""torch's flash attention for CPUs: `aten::_scaled_dot_product_flash_attention_for_cpu`.
+
+Seen in torch 2.13: it takes no lengths of 0 (it divides by them), reads a last dim of any stride as if it were 1, and
+multiplies hidden scores by the scale after masking; `torch_sdpa` keeps all three from it. Its diagonal is top-left, it
+groups query heads by itself, and its float mask may be in q's dtype or float32.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from attn_backends.backends.torch_sdpa.conversions import Conversion, conversions_of
+from attn_backends.backends.torch_sdpa.launch import Result, launch, launch_backward
+from attn_backends.backends.torch_sdpa.problem import Needs, Problem
+
+if TYPE_CHECKING:
+    from attn_backends.call import Call, Grads
+
+NEEDS = Needs(diagonals=("top_left",), equal_widths=True)
+_FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+def run(call: Call) -> None:
+    """Write `call.out` and, where asked, `call.lse`."""
+    launch(call, NEEDS, _forward)
+
+
+def backward(call: Call, d_out: torch.Tensor, d_lse: torch.Tensor | None) -> Grads:
+    """Gradients of q, k, v; the manifest declares no LSE together with them, so `d_lse` is None."""
+    return launch_backward(call, NEEDS, _backward, d_out)
+
+
+def conversions(call: Call) -> list[Conversion]:
+    """What `run` is going to convert, with its bytes."""
+    return conversions_of(call, NEEDS)
+
+
+def _forward(problem: Problem, call: Call) -> Result:
+    mask = _expanded(problem)
+    out, lse = _FORWARD(problem.q, problem.k, problem.v, 0.0, problem.causal, attn_mask=mask, scale=problem.scale)
+    return Result(out=out, lse=lse, rest=(mask,))
+
+
+def _backward(
+    problem: Problem, result: Result, d_out: torch.Tensor, call: Call
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    (mask,) = result.rest
+    q, k, v = problem.q, problem.k, problem.v
+    grads: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = _BACKWARD(
+        d_out, q, k, v, result.out, result.lse, 0.0, problem.causal, attn_mask=mask, scale=problem.scale
+    )
+    return grads
+
+
+def _expanded(problem: Problem) -> torch.Tensor | None:
+    if problem.mask is None:
+        return None
+    batch, heads, rows, _width = problem.q.shape
+    return problem.mask.expand(batch, heads, rows, problem.k.shape[2])

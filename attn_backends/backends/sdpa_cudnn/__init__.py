@@ -1,0 +1,1 @@
+"""cuDNN's fused attention through torch, on CUDA."""

@@ -1,0 +1,1 @@
+"""torch's build of FlashAttention-2, on CUDA."""

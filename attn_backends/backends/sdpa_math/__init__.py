@@ -1,0 +1,1 @@
+"""torch's plain attention, on any device."""

@@ -1,0 +1,1 @@
+"""torch's memory-efficient attention, on CUDA."""
