@@ -110,8 +110,8 @@ def attention(
                 open_scopes(), deciding_knobs(), registry.changes, changes(),
             )  # fmt: skip
             bound = hot_calls.get(key)
-        except (AttributeError, TypeError):
-            key = bound = None  # something is no tensor, or not hashable: the slow path says what
+        except (AttributeError, RuntimeError, TypeError):
+            key = bound = None  # something is no plain tensor, or not hashable: the slow path says what
         if bound is not None:
             return bound.fast(q, k, v)
     given = Arguments(

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attn_backends.errors import RequestError
+from attn_backends.block_mask import BlockMask
+from attn_backends.errors import PolicyError, RequestError
+from attn_backends.selector.policy import Policy
 
 if TYPE_CHECKING:
     from attn_backends.host.arguments import Arguments
@@ -30,6 +32,39 @@ def format_of(name: str, tensor: torch.Tensor) -> str:
         allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in (*DENSE, *FORMATS))
         raise RequestError(name, str(tensor.dtype), f"one of {allowed}")
     return found
+
+
+_TENSORS = (
+    "attn_mask", "sinks", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_k", "seq_lens", "block_table", "out",
+)  # fmt: skip
+_WHOLE = {
+    "max_seqlen_q": 0,
+    "max_seqlen_k": 0,
+    "scale_block": 1,
+    "dropout_seed": None,
+}  # least value, where there is one
+
+
+def check_types(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Arguments) -> None:
+    """Every argument is of the kind that it says. Raises RequestError, or PolicyError for a policy that is none."""
+    named = {"q": q, "k": k, "v": v, **{name: given for name in _TENSORS if (given := getattr(a, name)) is not None}}
+    for name, tensor in named.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise RequestError(name, type(tensor).__name__, "a torch.Tensor")
+        if tensor.layout != torch.strided:
+            raise RequestError(name, str(tensor.layout), "a strided tensor")
+    for name, least in _WHOLE.items():
+        given = getattr(a, name)
+        if given is not None and (type(given) is not int or (least is not None and given < least)):
+            raise RequestError(name, given, "none or a whole number" + ("" if least is None else f" >= {least}"))
+    if a.block_mask is not None and not isinstance(a.block_mask, BlockMask):
+        raise RequestError("block_mask", type(a.block_mask).__name__, "an attn_backends.BlockMask")
+    if not isinstance(a.validate, bool):
+        raise RequestError("validate", a.validate, "true or false")
+    if a.backend is not None and not isinstance(a.backend, str):
+        raise RequestError("backend", a.backend, "none or the name of a backend")
+    if a.policy is not None and not isinstance(a.policy, Policy):
+        raise PolicyError(f"policy: got {type(a.policy).__name__}; allowed: none or an attn_backends.Policy")
 
 
 def check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Arguments, g: Geometry) -> None:

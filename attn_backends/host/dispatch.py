@@ -13,8 +13,9 @@ import torch
 from attn_backends.device import Device
 from attn_backends.errors import LoadError
 from attn_backends.host.arguments import NAMES
+from attn_backends.host.checks import check_contents
 from attn_backends.host.keys import KEYED_BY_FACTS, extras_key
-from attn_backends.host.launch import Bound, Output, bind_call
+from attn_backends.host.launch import Bound, Output, bind_call, check_out, checks_contents
 from attn_backends.host.reading import read_request
 from attn_backends.registry.hooking import active_hooks
 from attn_backends.registry.knobs import deciding_knobs
@@ -69,8 +70,8 @@ def call_key(
             open_scopes(), deciding_knobs(), registry.changes, changes(),
         )  # fmt: skip
         hash(key)
-    except (AttributeError, TypeError):
-        return None  # something is no tensor, or not hashable: the slow path says what
+    except (AttributeError, RuntimeError, TypeError):
+        return None  # something is no plain tensor, or not hashable: the slow path says what
     return key
 
 
@@ -82,6 +83,9 @@ def _bind_anew(
 ) -> Bound:
     """Decide and bind. A backend that fails to load is left out, and the call decided again."""
     request, geometry = read_request(q, k, v, a, gradients)
+    check_out(request, q, a, geometry)  # a bad call is refused as such, before any backend is looked at
+    if checks_contents(q, a):
+        check_contents(a, geometry)
     device = device_of(q.device)
     while True:
         decision = select(request, backend=a.backend, policy=a.policy, device=device)

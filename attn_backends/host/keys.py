@@ -29,7 +29,7 @@ def extras_key(a: Arguments) -> tuple[Any, ...]:
         None if a.sinks is None else (*_facts(a.sinks), _wants_grad(a.sinks)),
         *[_facts(tensor) for tensor in (a.alibi_slopes, a.cu_seqlens_q, a.cu_seqlens_k, a.seq_lens, a.block_table)],
         *[_descale_facts(descale) for descale in (a.q_descale, a.k_descale, a.v_descale)],
-        None if a.out is None else (a.out.shape, a.out.dtype, a.out.device),
+        None if a.out is None else (a.out.shape, a.out.stride(), a.out.dtype, a.out.device),
     )  # fmt: skip
 
 

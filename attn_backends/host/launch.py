@@ -93,7 +93,10 @@ class Bound:
 
     def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Arguments) -> Call:
         """The resolved call, outputs allocated."""
-        direct = a.out is not None and a.out.dtype == self.out_dtype and self.downcast is None
+        direct = (
+            a.out is not None and a.out.dtype == self.out_dtype and self.downcast is None
+            and not _in_memory_of(a.out, (q, k, v, a.attn_mask, a.sinks, a.alibi_slopes))
+        )  # fmt: skip
         out = a.out if direct and a.out is not None else q.new_empty(self.out_shape, dtype=self.out_dtype)
         lse = None if self.lse_shape is None else q.new_empty(self.lse_shape, dtype=torch.float32)
         q, k, v = (self.lowered(tensor) for tensor in (q, k, v))
@@ -182,10 +185,10 @@ def bind_call(
     if request.needs_backward and loaded.backward is None:
         raise LoadError(f"{decision.backend}: declares backward, but its manifest names no `backward` callable")
     out_shape = (*q.shape[:-1], g.head_dim_v)
-    final = natural_out_dtype(q.dtype) if a.out_dtype is None else as_dtype(a.out_dtype)
+    final = _final_dtype(q, a)
     downcast = getattr(torch, decision.downcast) if decision.downcast else None
     computed = downcast if downcast is not None and a.out_dtype is None else final
-    _check_out(a, q, out_shape, final)
+    check_out(request, q, a, g)
     lse_shape = None
     if a.return_lse:
         lse_shape = (g.num_q_heads, q.shape[0]) if g.packed else (g.batch, g.num_q_heads, g.seq_q)
@@ -196,7 +199,7 @@ def bind_call(
         out_shape=out_shape, out_like_q=q.is_contiguous() and computed == q.dtype and out_shape == tuple(q.shape),
         out_dtype=computed, final_dtype=final, lse_shape=lse_shape, geometry=g, downcast=downcast,
         empty=q.numel() == 0, workspace_bytes=int(workspace), needs_backward=request.needs_backward,
-        check_contents=_has_contents(a) and (a.validate or not q.is_cuda),
+        check_contents=checks_contents(q, a),
         converts=bool(chosen and chosen.conversions and loaded.conversions),
     )  # fmt: skip
     bound.simple = not (
@@ -225,17 +228,33 @@ def _static(request: Request, a: Arguments, g: Geometry, q: torch.Tensor) -> dic
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Call)}
 
 
-def _check_out(a: Arguments, q: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def check_out(request: Request, q: torch.Tensor, a: Arguments, g: Geometry) -> None:
+    """Raise RequestError unless `out`, where it is given, can take the result."""
     if a.out is None:
         return
+    shape, dtype = (*q.shape[:-1], g.head_dim_v), _final_dtype(q, a)
     if tuple(a.out.shape) != shape or a.out.dtype != dtype:
         raise RequestError("out", f"{a.out.dtype} {list(a.out.shape)}", f"{dtype} {list(shape)}")
-    if q.requires_grad and torch.is_grad_enabled():
+    if any(size > 1 and step == 0 for size, step in zip(shape, a.out.stride(), strict=True)):
+        raise RequestError("out", f"strides {list(a.out.stride())}", "a tensor whose elements have their own memory")
+    if request.needs_backward:
         raise RequestError("out", "given", "none while gradients are recorded")
 
 
-def _has_contents(a: Arguments) -> bool:
-    return a.seq_lens is not None or a.cu_seqlens_q is not None or a.cu_seqlens_k is not None
+def _in_memory_of(out: torch.Tensor, inputs: tuple[torch.Tensor | None, ...]) -> bool:
+    """Whether `out` may overlap an input: then the result is computed aside, and copied when no input is read any more."""
+    own = out.untyped_storage().data_ptr()
+    return any(tensor is not None and tensor.untyped_storage().data_ptr() == own for tensor in inputs)
+
+
+def _final_dtype(q: torch.Tensor, a: Arguments) -> torch.dtype:
+    return natural_out_dtype(q.dtype) if a.out_dtype is None else as_dtype(a.out_dtype)
+
+
+def checks_contents(q: torch.Tensor, a: Arguments) -> bool:
+    """Whether lengths and tables are read value by value: where that costs no sync, or the caller wants it."""
+    given = a.seq_lens is not None or a.cu_seqlens_q is not None or a.cu_seqlens_k is not None
+    return given and (a.validate or not q.is_cuda)
 
 
 def _fill_empty(call: Call) -> None:
@@ -247,4 +266,8 @@ def _fill_empty(call: Call) -> None:
 
 def _seed(a: Arguments) -> int:
     """The caller's seed, else one drawn from torch's default generator, so that `manual_seed` governs."""
-    return int(torch.randint(0, 2**62, ()).item()) if a.dropout_seed is None else a.dropout_seed
+    if a.dropout_seed is None:
+        return int(torch.randint(0, 2**62, ()).item())
+    if type(a.dropout_seed) is not int:  # it is no part of any key, so nobody else looks at each call's
+        raise RequestError("dropout_seed", a.dropout_seed, "none or a whole number")
+    return a.dropout_seed

@@ -8,7 +8,7 @@ import torch
 
 from attn_backends.device import Device
 from attn_backends.host.arguments import NAMES, Arguments
-from attn_backends.host.keys import extras_key
+from attn_backends.host.keys import KEYED_BY_FACTS, extras_key
 from attn_backends.host.launch import Bound, Output, bind_call
 from attn_backends.host.reading import read_request
 from attn_backends.registry.registry import default_registry
@@ -64,9 +64,11 @@ class LoadedKernel:
             v.stride(),
             q.dtype,
             k.dtype,
+            v.dtype,
             q.device,
             grad,
             extras_key(a),
+            tuple([item for item in tensors.items() if item[0] not in KEYED_BY_FACTS]),  # lengths, and other scalars
         )
         bound = self._bound.get(key)
         if bound is None:

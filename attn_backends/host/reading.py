@@ -8,7 +8,7 @@ import torch
 
 from attn_backends.capability import GRAPH_LEVELS
 from attn_backends.errors import RequestError
-from attn_backends.host.checks import DENSE, check_tensors, format_of
+from attn_backends.host.checks import DENSE, check_tensors, check_types, format_of
 from attn_backends.host.geometry import Geometry, read_geometry
 from attn_backends.quantization import resolve_granularity
 from attn_backends.request import Request
@@ -27,9 +27,7 @@ def read_request(
 
     `gradients` (q, k, v, attn_mask, sinks) overrules what the tensors say of themselves.
     """
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(tensor, torch.Tensor):
-            raise RequestError(name, type(tensor).__name__, "a torch.Tensor")
+    check_types(q, k, v, a)
     g = read_geometry(q, k, v, a)
     check_tensors(q, k, v, a, g)
     grads = _gradients(q, k, v, a, gradients)

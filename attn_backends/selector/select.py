@@ -11,7 +11,7 @@ from typing import Any
 
 from attn_backends.box import axis_values
 from attn_backends.device import Device
-from attn_backends.errors import RequestError
+from attn_backends.errors import PolicyError, RequestError
 from attn_backends.matching import MatchIndex
 from attn_backends.registry.certificates import read_certificates
 from attn_backends.registry.environment import Environment
@@ -63,7 +63,11 @@ def select(
         request, backend, policy, device, environment, scopes, knobs, snapshot, times.token, _cost_model.token,
         hook_changes(),
     )  # fmt: skip
-    decision = _cache.get(exact)
+    try:
+        decision = _cache.get(exact)
+    except TypeError:  # something is not hashable
+        _check_kinds(request, backend, policy, device, environment)
+        raise
     if decision is None:
         decision = _select_anew(exact, registry or default_registry(), times)
     if decision.backend is None:
@@ -111,8 +115,7 @@ def use_cost_model(model: CostModel | None) -> None:
 def _select_anew(exact: tuple[Any, ...], registry: Registry, times: Measurements) -> Decision:
     request, backend, policy, device, environment, scopes, _, snapshot, *_ = exact
     knobs = raw_knobs()
-    if not isinstance(request, Request):
-        raise RequestError("request", type(request).__name__, "an attn_backends.Request")
+    _check_kinds(request, backend, policy, device, environment)
     warn_of_unknown_knobs()
     question, bucketed = question_of(
         request, backend, policy, device, environment, scopes, knobs, snapshot, registry, times
@@ -121,6 +124,20 @@ def _select_anew(exact: tuple[Any, ...], registry: Registry, times: Measurements
     if fresh:
         announce(decision, parse_knobs(knobs))
     return decision
+
+
+def _check_kinds(request: object, backend: object, policy: object, device: object, environment: object) -> None:
+    """Raise RequestError, or PolicyError, for an argument of another kind than it says."""
+    if not isinstance(request, Request):
+        raise RequestError("request", type(request).__name__, "an attn_backends.Request")
+    if not isinstance(backend, str | None):
+        raise RequestError("backend", backend, "none or the name of a backend")
+    if not isinstance(policy, Policy | None):
+        raise PolicyError(f"policy: got {type(policy).__name__}; allowed: none or an attn_backends.Policy")
+    if not isinstance(device, Device | str | None):
+        raise RequestError("device", type(device).__name__, "none, a name, or an attn_backends.Device")
+    if not isinstance(environment, Environment | None):
+        raise RequestError("environment", type(environment).__name__, "none or an attn_backends.Environment")
 
 
 def question_of(
