@@ -128,7 +128,7 @@ def attention(
     if torch.compiler.is_compiling():
         from attn_backends.integrations.compiled import compiled_attention
 
-        return compiled_attention(q, k, v, given)
+        return compiled_attention(q, k, v, given)  # type: ignore[no-any-return]  # (out, lse) or out
     bound = find_bound(q, k, v, given)
     if key is not None and bound.simple:
         remember(hot_calls, key, bound)

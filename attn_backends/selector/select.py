@@ -30,6 +30,7 @@ from attn_backends.selector.refusal import raise_if_forced_unfit, raise_if_refer
 from attn_backends.selector.resolve import Question, resolve
 from attn_backends.selector.scope import Scope, open_scopes, scoped_backend, scoped_policy
 from attn_backends.selector.times import NO_COST_MODEL, NO_TIMES, CostModel, Measurements
+from attn_backends.selector.unknown_names import warn_of_unknown_names
 
 _cache = DecisionCache()
 _lock = threading.Lock()
@@ -120,6 +121,7 @@ def _select_anew(exact: tuple[Any, ...], registry: Registry, times: Measurements
     question, bucketed = question_of(
         request, backend, policy, device, environment, scopes, knobs, snapshot, registry, times
     )
+    warn_of_unknown_names(question.asked.policy, snapshot)
     decision, fresh = _cache.resolve(exact, bucketed, lambda: resolve(question))
     if fresh:
         announce(decision, parse_knobs(knobs))

@@ -137,3 +137,13 @@ def test_a_rule_may_forbid_the_reference():
     assert decide(made, policy).backend == "ref"
     with pytest.raises(Exception, match="reference"):
         decide(made, policy, request=request(phase="decode"))
+
+
+def test_a_name_that_nobody_has_is_warned_about_once(caplog):
+    """A misspelt name in a policy blocks nothing, and says so once, with the nearest name."""
+    machines = registry(backend("eager_like"))
+    for length in (8, 80):
+        decide(machines, {"block": ["eagre_like"]}, request=request(seq_k=length))
+    said = [record.getMessage() for record in caplog.records if "eagre_like" in record.getMessage()]
+    assert len(said) == 1
+    assert "did you mean eager_like" in said[0]
