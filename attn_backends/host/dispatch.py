@@ -66,7 +66,7 @@ def call_key(
         grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
         key = (
             q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, v.dtype, q.device,
-            k.device, v.device, (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15, grad, _scalars(a), extras, gradients,
+            k.device, v.device, registry.alignment_matters and (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15, grad, _scalars(a), extras, gradients,
             open_scopes(), deciding_knobs(), registry.changes, changes(),
         )  # fmt: skip
         hash(key)

@@ -69,6 +69,7 @@ class Registry:
         self._loaded: dict[str, Loaded] = {}
         self._checks: dict[str, Callable[..., Any]] = {}
         self._generation = 0
+        self.alignment_matters = True  # whether any box asks for more than a byte
         self.changes = 0  # counts every change; cheap to read on a hot path
         self._snapshot: Snapshot | None = None
 
@@ -193,6 +194,7 @@ class Registry:
             if self._snapshot is None:
                 manifests = tuple(sorted(self._discovered().values(), key=lambda manifest: manifest.name))
                 self._generation += 1
+                self.alignment_matters = any("alignment" in box.raw for one in manifests for box in one.boxes)
                 self._snapshot = Snapshot(
                     manifests=manifests,
                     broken=tuple(self._broken),
