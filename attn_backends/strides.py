@@ -50,7 +50,7 @@ def largest_offset(sizes: tuple[int, ...], strides: tuple[int, ...] | None) -> i
 def tensor_sizes(request: Request) -> dict[str, tuple[int, ...]]:
     """Logical sizes of q, k, v and out as the request describes them."""
     r = request
-    if r.layout == "thd" or r.total_q is not None:
+    if r.layout == "thd":
         total_q = r.batch * r.seq_q if r.total_q is None else r.total_q
         queries: tuple[int, ...] = (total_q,)
     else:

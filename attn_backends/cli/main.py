@@ -19,6 +19,8 @@ COMMANDS = {
     "why-not": Door(f"{HOME}.why_not", "Why one backend does not serve a request, and what would change that."),
     "plan": Door(f"{HOME}.plan", "Which backend serves each attention layer of a model, on one or more devices."),
     "log": Door(f"{HOME}.log", "Read a decision log: show, why, stats, diff, replay, export."),
+    "conformance": Door(f"{HOME}.conformance", "Prove a backend: run, plan, list, self-test, certificates."),
+    "new": Door(f"{HOME}.new", "Write the project of a new backend, ready to run and to prove."),
     "doctor": Door(f"{HOME}.doctor", "What is installed, which device is here, what is broken, what to do."),
     "demo": Door(f"{HOME}.demo", "Plan a model, run attention here, check it, and read the log of it."),
     "completion": Door(f"{HOME}.completion", "Print the completion script of a shell."),
