@@ -12,7 +12,6 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from attn_backends.api import attention as attention
-    from attn_backends.append_kv import append_kv as append_kv
     from attn_backends.block_mask import BlockMask as BlockMask
     from attn_backends.call import Call as Call
     from attn_backends.call import Grads as Grads
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from attn_backends.errors import RequestError as RequestError
     from attn_backends.errors import UnfitBackendError as UnfitBackendError
     from attn_backends.errors import UnknownBackendError as UnknownBackendError
+    from attn_backends.host.append_kv import append_kv as append_kv
     from attn_backends.host.ledger import launches as launches
     from attn_backends.merge import merge_states as merge_states
     from attn_backends.reason import Reason as Reason
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "attention": "api",
-    "append_kv": "append_kv",
+    "append_kv": "host.append_kv",
     "BlockMask": "block_mask",
     "Call": "call",
     "Grads": "call",
@@ -94,7 +94,15 @@ def __getattr__(name: str) -> Any:
     where = _WHERE.get(name)
     if where is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{where}"), name)
+    try:
+        value = getattr(importlib.import_module(f"{__name__}.{where}"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        error.add_note(
+            f"attn_backends.{name} takes tensors: pip install 'attn-backends[torch]', or '.[torch]' in a clone"
+        )
+        raise
     globals()[name] = value
     return value
 

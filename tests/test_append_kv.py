@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from attn_backends.append_kv import append_kv
+from attn_backends.host.append_kv import append_kv
 from attn_backends.errors import RequestError
 
 PAGES, PAGE, HEADS, D, DV = 4, 3, 2, 4, 6

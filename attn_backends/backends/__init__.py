@@ -1,1 +1,1 @@
-"""backends"""
+"""The backends in this repository: one folder each, a manifest and its kernels. Loaded by name, never imported."""
