@@ -9,18 +9,22 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from attn_backends import list_backends
 from attn_backends.conformance.field_cases.outcome import FAILED, Outcome
 from attn_backends.conformance.field_cases.reading import SHIPPED, Case, read_cases
 from attn_backends.conformance.field_cases.running import run_case
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the cases of a file; 1 if one fails, 2 if the file or the family is not there."""
+    """Run the cases of a file; 1 if one fails, 2 if the file, the family or the backend is not there."""
     given = _parser().parse_args(argv)
     try:
         cases = read_cases(given.file)
     except (OSError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
+        return 2
+    if given.backend is not None and given.backend not in (known := [one.name for one in list_backends()]):
+        sys.stderr.write(f"no backend {given.backend!r}; known: {', '.join(known)}\n")
         return 2
     chosen = [case for case in cases if _wanted(case, given.only, given.backend)]
     if not chosen:

@@ -13,7 +13,7 @@ def run(call):
     v = v.masked_fill(~visible.any(dim=0)[:, None], 0.0)  # NaN where no query looks must not reach the sum
     scores = (call.softmax_scale * (q @ k.mT)).masked_fill(~visible, -torch.inf)
     lse = scores.logsumexp(dim=-1)
-    weights = (scores - lse.masked_fill(lse == -torch.inf, 0.0)[..., None]).exp()  # a row without keys: all zeros
+    weights = scores.softmax(dim=-1).masked_fill(~visible.any(dim=1)[:, None], 0.0)  # a row without keys: all zeros
 
     call.out.copy_((weights @ v).transpose(1, 2))
     if call.lse is not None:
