@@ -84,8 +84,7 @@ class Device:
         """
         device = _listed_device(name) or _arch_device(name)
         if device is None:
-            allowed = "a name of Device.pretendable() or an architecture such as sm_90, 9.0 or gfx942"
-            raise RequestError("device", name, allowed, hint=_near(name, cls.pretendable()))
+            raise _unknown_device(name)
         values = {"pretended": True, **_field_values(overrides)}
         return replace(device, **values)
 
@@ -115,12 +114,20 @@ class Device:
         return dict(self.matrix_rates).get(dtype)
 
     def describe(self) -> str:
-        """One line: `H200 (cuda, sm_90)`, `MI300X (rocm, 9.4)`, `cpu`."""
+        """One line: `H200 (cuda, sm_90)`, `MI300X (rocm, gfx942)`, `cpu`."""
         known = [] if self.name == self.kind else [self.kind]
         if self.arch is not None:
-            shown = f"sm_{self.arch[0]}{self.arch[1]}" if self.kind == "cuda" else f"{self.arch[0]}.{self.arch[1]}"
+            shown = arch_name(self.kind, self.arch)
             known += [] if shown == self.name else [shown]
         return f"{self.name} ({', '.join(known)})" if known else self.name
+
+
+def arch_name(kind: str, arch: Arch) -> str:
+    """`sm_90` on CUDA; on ROCm `gfx942` where a listed device represents it; else `9.4`."""
+    if kind == "cuda":
+        return f"sm_{arch[0]}{arch[1]}"
+    known = (listed.arch_name for listed in _listed() if listed.represents_arch)
+    return next((name for name in known if _named_arch(name) == (kind, arch, name)), f"{arch[0]}.{arch[1]}")
 
 
 _FIELDS = tuple(field.name for field in fields(Device))
@@ -145,6 +152,16 @@ def _near(name: Any, known: Iterable[str]) -> str:
     from attn_backends.box import nearest_names  # loads the table; only errors need it
 
     return nearest_names(str(name).lower(), [word.lower() for word in known])
+
+
+def _unknown_device(name: Any) -> RequestError:
+    from attn_backends.box import near_names
+
+    names = [known.lower().replace(" ", "_") for known in Device.pretendable()]
+    devices = [known for known in names if _named_arch(known) is None]
+    allowed = f"{', '.join(devices)}, or an architecture such as sm_90, 9.0 or gfx942"
+    near = near_names(str(name).lower().replace(" ", "_"), names)
+    return RequestError("device", name, allowed, hint=near or "case, spaces, dashes and underscores do not matter")
 
 
 def _field_values(raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -147,14 +147,16 @@ def test_an_unlisted_architecture_has_no_facts(name: str, kind: str, arch: tuple
 
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("h20", "h200"), ("rtx 4091", "rtx 4090"), ("sm_9", "sm_90"), ("mi300", "mi300x"), ("", "known: a10")],
+    [("h20", "h200"), ("rtx 4091", "rtx_4090"), ("sm_9", "sm_90"), ("mi300", "mi300x"), ("", "do not matter")],
 )
 def test_an_unknown_name_is_answered_with_the_nearest(name: str, near: str) -> None:
     """The error says what was asked, what is allowed, and what was probably meant."""
     with pytest.raises(RequestError) as caught:
         Device.pretend(name)
     text = str(caught.value)
-    assert text.startswith(f"device: got {name!r}; allowed: a name of Device.pretendable() or an architecture")
+    assert text.startswith(f"device: got {name!r}; allowed: v100, a100, ")
+    assert "rtx_4090, h100, h200" in text
+    assert "or an architecture such as sm_90, 9.0 or gfx942" in text
     assert near in text
 
 
@@ -230,7 +232,9 @@ def test_json_with_strange_or_missing_keys_is_an_error(data: dict[str, Any], tex
         ("h200", "H200 (cuda, sm_90)"),
         ("sm_90", "sm_90 (cuda)"),
         ("b200", "B200 (cuda, sm_100)"),
-        ("mi300x", "MI300X (rocm, 9.4)"),
+        ("mi300x", "MI300X (rocm, gfx942)"),
+        ("gfx942", "gfx942 (rocm)"),
+        ("gfx1100", "gfx1100 (rocm, 11.0)"),
         ("cpu", "cpu"),
     ],
 )

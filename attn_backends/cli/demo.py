@@ -18,7 +18,7 @@ import click
 from attn_backends.cli.failure import Failure
 from attn_backends.cli.options import json_option
 from attn_backends.cli.plan_view import winner
-from attn_backends.cli.planned import Plan, plan_config
+from attn_backends.cli.planned import Plan, missed, plan_config
 from attn_backends.cli.screen import BAD, GOOD, HEAD, NAME, QUIET, console, print_json, table, text
 from attn_backends.selector.log.line import info_line
 from attn_backends.selector.log.phrase import device_phrase
@@ -29,12 +29,16 @@ if TYPE_CHECKING:
 
     from attn_backends.selector.decision import Decision
 
-MODEL = "gemma-2-9b-it"
+MODEL = "llama-3.1-8b"
 GPUS = ("h200", "rtx_4090")
+HERE = "here"  # what --device calls this machine
+PHASES = ("prefill", "decode")
+PLAN = f"attn-backends plan {MODEL} " + " ".join(f"--device {name}" for name in (*GPUS, HERE))
 KNOB = "ATTN_BACKENDS_LOG"
 ROUNDS = 3  # times each call is made
 ROUNDINGS = 16  # roundings of the dtype that a result may be away from the reference
 PAGE = 16
+FEATURES = {"page_size": "a paged KV cache", "kv_layout": "a paged KV cache"}  # axes that are said in other words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +64,7 @@ class Ran:
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
     """Plan a model, run attention here, check it against the reference, and read the log of it."""
-    plan = plan_config(MODEL, [*GPUS, None], phases=("prefill", "decode"), sizes={})
+    plan = plan_config(MODEL, [*GPUS, None], phases=PHASES, sizes={})
     with tempfile.TemporaryDirectory() as folder, _logging_to(folder):
         ran, decisions = _run_calls()
         records = _logged(folder)
@@ -133,7 +137,7 @@ def _run(name: str, tensors: tuple[torch.Tensor, ...], arguments: dict[str, Any]
 
 
 def _calls(device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, tuple[torch.Tensor, ...], dict[str, Any]]]:
-    """(name, (q, k, v), arguments): what the layers of the planned model do, in small."""
+    """(name, (q, k, v), arguments): what layers of language models do, in small."""
     import torch
 
     generator = torch.Generator().manual_seed(0)
@@ -156,15 +160,17 @@ def _draw(plan: Plan, ran: list[Ran], records: list[dict[str, Any]], shown: Deci
     from attn_backends.cli.record_view import record_view
 
     screen = console()
-    _heading(screen, "1", f"attn-backends plan {MODEL}", "who serves each layer, on GPUs that need not be here")
+    _heading(screen, "1", PLAN, "who serves each layer, on GPUs that need not be here")
     _draw_plan(screen, plan)
+    for line in _why_reference(plan):
+        screen.print(text((line, QUIET)))
     _heading(screen, "2", "attn_backends.attention(q, k, v, ...)", "run here, held against the reference in float64")
     _draw_calls(screen, ran)
     _heading(screen, "3", f"{KNOB}=folder", "one line per decision; read it with `attn-backends log show folder`")
     for record in records:
         if record["id"] in {one.id for one in ran}:
-            screen.print(text((info_line(record), QUIET)))
-    _heading(screen, "4", f"attn-backends log why {shown.id[:8]} folder", "why this backend, and why not the others")
+            screen.print(text((info_line(record), QUIET)), no_wrap=True, overflow="ellipsis")
+    _heading(screen, "4", _question(shown), "why this backend, and why not the others")
     for part in record_view(shown.to_json(), more=[], every=False):
         screen.print(part)
 
@@ -172,7 +178,8 @@ def _draw(plan: Plan, ran: list[Ran], records: list[dict[str, Any]], shown: Deci
 def _heading(screen: Console, number: str, what: str, why: str) -> None:
     if number != "1":
         screen.print()
-    screen.print(text((f"{number}. ", HEAD), (what, NAME), (f"\n   {why}", QUIET)))
+    screen.print(text((f"{number}. ", HEAD), (what, NAME)), soft_wrap=True)  # a command stays one line, to be copied
+    screen.print(text((f"   {why}", QUIET)))
     screen.print()
 
 
@@ -189,8 +196,33 @@ def _draw_plan(screen: Console, plan: Plan) -> None:
     screen.print(made)
 
 
+def _why_reference(plan: Plan) -> Iterator[str]:
+    """One line per phase that some device serves by the reference: what no other backend takes."""
+    for planned in plan.kinds:
+        for call in planned.calls:
+            lacks = [_lacking(decision) for decision in call.decisions if decision.tier == "reference"]
+            common = [axis for axis in (lacks[0] if lacks else ()) if all(axis in other for other in lacks)]
+            if common:
+                words = " or ".join(dict.fromkeys(FEATURES.get(axis, axis) for axis in common))
+                yield f"{call.call.phase} falls to the reference: no other registered backend takes {words} yet"
+
+
+def _lacking(decision: Decision) -> list[str]:
+    """The axes that stand between the call and every other backend of this device."""
+    asked = [[reason.axis for reason in candidate.reasons] for candidate in missed(decision)]
+    return [axis for axis in (asked[0] if asked else ()) if all(axis in other for other in asked)]
+
+
+def _question(decision: Decision) -> str:
+    """The command that asks for this decision again, on two lines that a shell takes for one."""
+    asked = decision.request
+    sizes = f"--heads {asked.num_q_heads}/{asked.num_kv_heads} --head-dim {asked.head_dim_qk} --seq {asked.seq_k}"
+    features = f"--causal --window-left {asked.window_left} --softcap {asked.softcap}"
+    return f"attn-backends explain --dtype {asked.dtype} {sizes} \\\n     {features}"
+
+
 def _draw_calls(screen: Console, ran: list[Ran]) -> None:
-    made = table("call", "backend", "max error", "allowed", "launches", "")
+    made = table("call", "backend", "error", "allowed", "launches", "verdict")
     for one in ran:
         verdict = ("right", GOOD) if one.right else ("WRONG", BAD)
         made.add_row(

@@ -13,7 +13,7 @@ from attn_backends.cli.screen import BAD, GOOD, HEAD, QUIET, WARN, console, prin
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from attn_backends.cli.findings import Finding
+    from attn_backends.cli.finding import Finding
 
 STYLES = {"ok": GOOD, "note": QUIET, "warn": WARN, "bad": BAD}
 
@@ -58,7 +58,15 @@ def _area(found: Sequence[Finding]) -> Table:
     made.add_column(no_wrap=True)
     made.add_column(no_wrap=True)
     made.add_column(overflow="fold")
-    for one in found:
-        hint = (f"\n{one.hint}", "italic") if one.hint else ""
-        made.add_row(text((f"  {one.level}", STYLES[one.level])), one.subject, text(one.text, hint))
+    for (level, said, hint), subjects in _together(found).items():
+        more = (f"\n{hint}", "italic") if hint else ""
+        made.add_row(text((f"  {level}", STYLES[level])), "\n".join(subjects), text(said, more))
     return made
+
+
+def _together(found: Sequence[Finding]) -> dict[tuple[str, str, str], list[str]]:
+    """Subjects by what is said of them: seven backends that lack one package are one piece of news."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for one in found:
+        groups.setdefault((one.level, one.text, one.hint), []).append(one.subject)
+    return groups

@@ -14,7 +14,7 @@ from attn_backends.errors import AttnBackendsError
 HINTS = {
     "UnknownBackendError": "`attn-backends list` shows every backend",
     "RequestError": "`attn-backends explain --help` lists every field and what is legal",
-    "ConfigError": "`attn-backends plan --shipped` lists the configs that come with the package",
+    "ConfigError": "a config is a Hugging Face config.json; `attn-backends plan --help` says more",
     "PolicyError": "`attn-backends doctor` shows the knobs that are set",
     "ManifestError": "docs/manifest.md lists every key, docs/axes.md every axis",
     "UnknownIdError": "`attn-backends log show` lists the decisions",
@@ -32,10 +32,12 @@ class Failure(click.ClickException):
 
     @classmethod
     def of(cls, error: AttnBackendsError) -> Failure:
-        """The message of a typed error; its own hint, if it has one, stands in it already."""
+        """The message of a typed error; its own hint goes before the usual one, unless the message has it already."""
         own = getattr(error, "hint", None)
+        if own:
+            return cls(str(error), None if own in str(error) else own)
         hints = (HINTS.get(kind.__name__) for kind in type(error).__mro__)
-        return cls(str(error), None if own else next((hint for hint in hints if hint), None))
+        return cls(str(error), next((hint for hint in hints if hint), None))
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print it."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 import platform
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from attn_backends.cli.finding import Finding
+from attn_backends.cli.knob_findings import illegal_knobs, knobs
 from attn_backends.cli.load_check import LoadResult, load_all
 from attn_backends.cli.reach import reach
 from attn_backends.cli.standing import BROKEN, READY, Standing, standings
@@ -21,34 +20,19 @@ from attn_backends.registry.environment import ALWAYS_RECORDED, installed_versio
 from attn_backends.registry.registry import default_registry
 
 EXTRAS = {"torch": "torch", "triton": "triton", "numba-cuda": "cuda"}
+NOT_INSTALLED = "not installed"  # as the selector's reason has it
 INSTALL = "pip install 'attn-backends[{extra}]'"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that was looked at. `level`: ok, note, warn or bad; only bad is broken."""
-
-    area: str
-    subject: str
-    level: str
-    text: str
-    hint: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values only."""
-        return asdict(self)
 
 
 def examine(*, load: bool) -> list[Finding]:
     """Everything, area by area; with an illegal knob, all that can be looked at all the same."""
     device = Device.current()
-    knobs = list(_knobs())
-    if any(one.level == "bad" for one in knobs):
-        return [*_installed(()), *_device(device), *knobs]
+    if illegal := illegal_knobs():
+        return [*_installed(()), *_device(device), *knobs(()), *illegal]
     found = standings()
     return [
         *_installed(found), *_device(device), *_backends(found, device, load=load), *_certificates(), *_quarantine(),
-        *knobs, *_log(),
+        *knobs([one.name for one in found]), *_log(),
     ]  # fmt: skip
 
 
@@ -103,6 +87,8 @@ def _backends(found: tuple[Standing, ...], device: Device, *, load: bool) -> Ite
 def _backend(one: Standing, device: Device, loaded: LoadResult | None) -> Finding:
     if one.status == BROKEN:
         return _of(one, "bad", one.why, "fix the manifest, or uninstall the package that brings it")
+    if absent := _absent(one):
+        return _of(one, "warn", f"{one.word}: {', '.join(absent)}")  # how to install it stands with the package
     if one.status != READY:
         hints = "; ".join(reason.hint for reason in one.reasons if reason.hint)
         text = f"{one.word}: " + "; ".join(reason.message for reason in one.reasons)
@@ -117,6 +103,13 @@ def _backend(one: Standing, device: Device, loaded: LoadResult | None) -> Findin
     if not here:
         return _of(one, "note", f"ready{done}; for {', '.join(kinds)}, this machine has {device.kind}")
     return _of(one, "ok", f"ready{done}")
+
+
+def _absent(one: Standing) -> list[str]:
+    """The packages that are not installed, if that is all that keeps the backend from being ready."""
+    if one.status != "requirement" or any(reason.got != NOT_INSTALLED for reason in one.reasons):
+        return []
+    return [reason.axis for reason in one.reasons]
 
 
 def _of(one: Standing, level: str, text: str, hint: str = "") -> Finding:
@@ -150,23 +143,6 @@ def _quarantine() -> Iterator[Finding]:
     for entry in overdue:
         text = f"was to be looked at again by {entry.expires}; it still applies ({entry.evidence})"
         yield Finding(area="known-bad cases", subject=entry.id, level="warn", text=text, hint="upgrade attn-backends")
-
-
-def _knobs() -> Iterator[Finding]:
-    from attn_backends.registry.knobs import KNOBS, PREFIX, current_knobs, unknown_knobs
-
-    area = "knobs"
-    for name, doc in KNOBS.items():
-        if (value := os.environ.get(PREFIX + name)) is not None:
-            yield Finding(area=area, subject=PREFIX + name, level="note", text=f"{value!r} ({doc})")
-    for problem in unknown_knobs(os.environ):
-        yield Finding(area=area, subject="unknown", level="warn", text=problem, hint="unset it, or correct its name")
-    try:
-        current_knobs()
-    except AttnBackendsError as error:
-        yield Finding(
-            area=area, subject="illegal", level="bad", text=str(error), hint="correct it: no call works like this"
-        )
 
 
 def _log() -> Iterator[Finding]:

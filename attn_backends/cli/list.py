@@ -65,12 +65,15 @@ def _status(one: Standing) -> tuple[str, str]:
 def _print_reasons(unready: list[Standing]) -> None:
     if unready:
         click.echo()
+    groups: dict[tuple[str, str], list[str]] = {}
     for one in unready:
-        first, *more = textwrap.wrap(
-            f"{one.name}: {one.why}", screen_width(), subsequent_indent="  ", break_on_hyphens=False
-        )
-        name, _, said = first.partition(": ")
-        style = BAD if one.status == BROKEN else WARN
-        say((f"{name}: ", NAME), (said, style))
-        for line in more:
+        groups.setdefault((one.why, BAD if one.status == BROKEN else WARN), []).append(one.name)
+    for (why, style), names in groups.items():
+        for line in _wrapped(", ".join(names), ""):
+            say((line, NAME))
+        for line in _wrapped(why, "  "):
             say((line, style))
+
+
+def _wrapped(said: str, indent: str) -> list[str]:
+    return textwrap.wrap(said, screen_width(), initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)

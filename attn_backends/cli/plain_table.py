@@ -69,4 +69,6 @@ def _print_row(cells: Sequence[Cell], widths: Sequence[int]) -> None:
         for cell, width in zip(cells, widths, strict=True):
             text, style = cell[number] if number < len(cell) else ("", "")
             parts += [(text, style), (" " * (width - len(text)) + GAP, "")]
-        say(*parts[:-1])
+        while parts and not parts[-1][0].strip():  # no blanks at the end of a line
+            parts.pop()
+        say(*parts)

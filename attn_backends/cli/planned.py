@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attn_backends.planning import LayerKind, PhaseRequest, layer_kinds, load_config, requests
+from attn_backends.planning import ConfigError, LayerKind, PhaseRequest, layer_kinds, load_config, requests
 from attn_backends.selector.explain import decide
+from attn_backends.selector.log.line import ELSEWHERE
 
 if TYPE_CHECKING:
     from attn_backends.selector.decision import Candidate, Decision
     from attn_backends.selector.policy import Policy
-
-ELSEWHERE = {"device", "arch"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ def plan_config(
 ) -> Plan:
     """Read a config, derive its calls, decide each on each device. Raises ConfigError, RequestError."""
     kinds = []
-    for kind in layer_kinds(load_config(config)):
+    for kind in _kinds_of(config):
         calls = [call for call in requests(kind, **sizes) if not phases or call.phase in phases]
         planned = (
             PlannedCall(
@@ -75,6 +75,16 @@ def plan_config(
         )
         kinds.append(PlannedKind(kind=kind, calls=tuple(planned)))
     return Plan(config=config, kinds=tuple(kinds))
+
+
+def _kinds_of(config: str) -> tuple[LayerKind, ...]:
+    """The kinds of a config; what is wrong with it names the file."""
+    read = load_config(config)
+    try:
+        return layer_kinds(read)
+    except ConfigError as error:
+        file = Path(config, "config.json") if Path(config).is_dir() else Path(config)
+        raise error.in_file(str(file)) from None
 
 
 def missed(decision: Decision) -> list[Candidate]:

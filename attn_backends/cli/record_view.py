@@ -9,7 +9,15 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from attn_backends.cli.screen import BAD, CODE, HEAD, NAME, QUIET, STATUS_STYLES, WARN, facts, table, text
-from attn_backends.selector.log.line import SOURCES, candidates_of, changes_phrase, notes, winner_of
+from attn_backends.selector.log.line import (
+    ELSEWHERE,
+    SOURCES,
+    candidates_of,
+    changes_phrase,
+    notes,
+    reasons_of,
+    winner_of,
+)
 from attn_backends.selector.log.phrase import device_phrase, pairs_phrase, printable, request_phrase, word
 
 if TYPE_CHECKING:
@@ -22,7 +30,6 @@ Json = Mapping[str, Any]
 FEW = 2  # reasons per backend, unless all are asked for
 NEAREST = 3  # relaxations, unless all are asked for
 OUTRANKED = "outranked"
-ELSEWHERE = {"device", "arch"}  # a change that needs other hardware helps nobody; it goes last
 
 
 def record_view(record: Json, *, more: list[tuple[str, str]], every: bool) -> Iterator[RenderableType]:
@@ -34,7 +41,7 @@ def record_view(record: Json, *, more: list[tuple[str, str]], every: bool) -> It
     if record.get("nearest"):
         yield ""
         yield text(("would fit after", HEAD))
-        yield nearest_table(record, every=every)
+        yield from _nearest(record, every=every)
 
 
 def winner_panel(record: Json) -> Panel:
@@ -66,25 +73,23 @@ def candidate_table(record: Json, *, every: bool) -> Table:
     return made
 
 
-def nearest_table(record: Json, *, every: bool) -> Table:
+def _nearest(record: Json, *, every: bool) -> Iterator[RenderableType]:
     """The smallest change per rejected backend, the smallest first."""
     found = sorted(record["nearest"], key=_effort)
     shown = found if every else [one for one in found if _effort(one)[0] == 0][:NEAREST] or found[:NEAREST]
-    rows: list[tuple[str, str | Text]] = [
-        (f"  {word(one.get('backend'))}", printable(changes_phrase(one))) for one in shown
-    ]
+    yield facts([(f"  {word(one.get('backend'))}", printable(changes_phrase(one))) for one in shown])
     if len(found) > len(shown):
-        rows.append(("", text((f"and {len(found) - len(shown)} more (--all-reasons)", QUIET))))
-    return facts(rows)
+        yield text((f"  and {len(found) - len(shown)} more backends (--all-reasons)", QUIET))
 
 
 def reason_text(reason: Json, *, every: bool) -> Text:
-    """Code, what was asked and what is declared; with `every`, the hint and where that is written."""
+    """Code, then what was asked and what is declared; with `every`, the hint and where that is written."""
     code, axis = word(reason.get("code")), word(reason.get("axis"))
     if code == OUTRANKED:
         return text((printable(str(reason.get("message"))), QUIET))
     message = "\n".join(map(printable, str(reason.get("message") or "").splitlines()))
-    parts: list[str | tuple[str, str]] = [(code, CODE), " ", message.removeprefix(f"{axis}: ").removeprefix(f"{code} ")]
+    said = message.removeprefix(f"{axis}: ").removeprefix(f"{code} ")
+    parts: list[str | tuple[str, str]] = [(code, CODE), ": ", said]
     if every and reason.get("hint"):
         parts.append((f" ({word(reason['hint'])})", "italic"))
     if every and reason.get("source"):
@@ -137,7 +142,7 @@ def _inputs(record: Json) -> Iterator[tuple[str, str | Text]]:
 def _story(candidate: Json, *, every: bool) -> Text:
     from rich.text import Text
 
-    reasons = candidate.get("reasons", ())
+    reasons = reasons_of(candidate)
     shown = reasons if every else reasons[:FEW]
     lines = [reason_text(reason, every=every) for reason in shown]
     if len(reasons) > len(shown):
@@ -149,5 +154,5 @@ def _story(candidate: Json, *, every: bool) -> Text:
 
 def _effort(relaxation: Json) -> tuple[int, int, str]:
     changes = relaxation.get("changes", ())
-    elsewhere = any(one.get("axis") in ELSEWHERE for one in changes)
+    elsewhere = any(one.get("axis") in ELSEWHERE for one in changes)  # a change of hardware helps nobody; it goes last
     return int(elsewhere), len(changes), str(relaxation.get("backend"))

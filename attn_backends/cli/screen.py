@@ -23,7 +23,11 @@ def console() -> Console:
     """A console on stdout as it is now: 80 columns and no colours where that is no terminal; NO_COLOR is kept."""
     from rich.console import Console
 
-    return Console(highlight=False, markup=False, emoji=False)
+    from attn_backends.cli.trimmed import Trimming
+
+    made = Console(highlight=False, markup=False, emoji=False)
+    made.push_render_hook(Trimming())
+    return made
 
 
 def print_json(data: Any) -> None:

@@ -33,7 +33,7 @@ from attn_backends.planning.towers import Tower, find_towers
 def layer_kinds(config: Mapping[str, Any]) -> tuple[LayerKind, ...]:
     """The kinds of attention layers of a Hugging Face style config, in order of first appearance.
 
-    Raises ConfigError, naming every missing key and the nearest key present, or the key that is not legal.
+    Raises ConfigError, naming every missing key and what looks like a misspelling of it, or the key that is not legal.
     """
     root = Section(_checked(config))
     towers = find_towers(root)
@@ -187,7 +187,7 @@ def _counts(section: Section, layers: int, *, causal: bool) -> dict[Span, int]:
     spans = layer_spans(section, layers, causal=causal)
     bare = spans.count(None)
     if bare:
-        section.note(f"{bare} of {layers} layers have no softmax attention")
+        section.note(f"{bare} of {layers} layers {'has' if bare == 1 else 'have'} no softmax attention")
     return dict(Counter(span for span in spans if span is not None))
 
 

@@ -15,6 +15,7 @@ from attn_backends.planning.aliases import CANONICAL, GROUPS, HARMLESS, KNOWN, N
 from attn_backends.planning.errors import ConfigError
 
 MAX_WHOLE = 2**40  # anything larger is a typing error, not a model
+NEAR = 0.8  # likeness from which a key is taken for a misspelling
 _UNDERSTOOD = KNOWN | HARMLESS
 _ATTENTION_LIKE = re.compile(r"attn|attention|window|spars|softcap|sink|alibi|causal|bidirection|relative|chunk|_heads")
 
@@ -120,19 +121,16 @@ class Section:
         return found[1] if found else None
 
     def require(self, *wanted: Aliases) -> None:
-        """Raise ConfigError that names every missing key, what was looked for, and the nearest key present."""
+        """Raise ConfigError that names every missing key, what was looked for, and the key that looks like a misspelling."""
         missing = [aliases for aliases in wanted if not self.has(aliases)]
         if missing:
             text = "; ".join(self._looked_for(aliases) for aliases in missing)
             raise ConfigError(text, where=self.where, missing=tuple(_canonical(aliases) for aliases in missing))
 
     def _looked_for(self, aliases: Aliases) -> str:
-        near = {key: score for key in self._values if (score := _likeness(key, aliases)) >= 0.7}
+        near = {key: score for key in self._values if (score := _likeness(key, aliases)) >= NEAR}
         text = f"missing key {_canonical(aliases)} (looked for {', '.join(aliases)})"
-        if near:
-            return f"{text}; nearest key present: {max(near, key=lambda key: near[key])}"
-        present = ", ".join(sorted(self._values)[:12]) or "none"
-        return f"{text}; no key is near; keys present: {present}"
+        return f"{text}; nearest key present: {max(near, key=lambda key: near[key])}" if near else text
 
     def wrong(self, key: str, value: Any, want: str) -> ConfigError:
         """The error of a key that is there and not legal."""
@@ -164,7 +162,17 @@ def _is_off(value: Any) -> bool:
 
 
 def _likeness(key: str, aliases: Iterable[str]) -> float:
-    return max(difflib.SequenceMatcher(None, key, alias).ratio() for alias in aliases)
+    """How much `key` looks like a misspelling: not at all if it means something itself, or has a word more."""
+    return 0.0 if key in _UNDERSTOOD else max(_alike(key, alias) for alias in aliases)
+
+
+def _alike(key: str, alias: str) -> float:
+    """Of the word that is least alike, as a word of its own means something of its own; whole where words run together."""
+    words, meant = key.split("_"), alias.split("_")
+    if len(words) > len(meant):
+        return 0.0
+    pairs = zip(words, meant, strict=True) if len(words) == len(meant) else [(key, alias)]
+    return min(difflib.SequenceMatcher(None, written, wanted).ratio() for written, wanted in pairs)
 
 
 def _shown(value: Any) -> str:

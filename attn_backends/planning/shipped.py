@@ -15,6 +15,7 @@ from typing import Any
 from attn_backends.planning.errors import ConfigError
 
 MAX_BYTES = 16 * 2**20
+LISTED = "`attn-backends plan --shipped` lists the configs that come with the package"
 
 
 def shipped() -> tuple[str, ...]:
@@ -25,20 +26,19 @@ def shipped() -> tuple[str, ...]:
 def load_config(path_or_name: str | Path) -> dict[str, Any]:
     """Read a config: a file, a folder with `config.json`, or the name of a shipped one; what is on disk goes first.
 
-    Raises ConfigError: nothing of that name (with the nearest shipped names), unreadable, not JSON, not an object.
+    Raises ConfigError: nothing of that name (with the shipped names that are near), unreadable, not JSON, not an object.
     """
     text = str(path_or_name)
     found = _on_disk(Path(text)) if "\0" not in text else None
     if found is not None:
-        return _parsed(_read(found), text)
+        return _parsed(_read(found), str(found))
     names = shipped()
     if text.lower() in names:
         return _parsed((_folder() / f"{text.lower()}.json").read_bytes(), text)
     near = difflib.get_close_matches(text.lower(), names, n=3, cutoff=0.4)
-    hint = f"nearest shipped: {', '.join(near)}" if near else f"shipped: {', '.join(names)}"
-    raise ConfigError(
-        f"no such file, no folder with a config.json, and no shipped config of that name; {hint}", where=text
-    )
+    nearest = f"; nearest shipped: {', '.join(near)}" if near else ""
+    said = f"no such file, no folder with a config.json, and no shipped config of that name{nearest}"
+    raise ConfigError(said, where=text, hint=LISTED)
 
 
 def _folder() -> Any:
@@ -69,7 +69,8 @@ def _parsed(data: bytes, where: str) -> dict[str, Any]:
     try:
         value = json.loads(data.decode("utf-8-sig"))
     except json.JSONDecodeError as error:
-        raise ConfigError(f"not JSON, line {error.lineno}: {error.msg}", where=where) from None
+        hint = f"correct line {error.lineno} of {Path(where).name}"
+        raise ConfigError(f"not JSON, line {error.lineno}: {error.msg}", where=where, hint=hint) from None
     except (UnicodeDecodeError, RecursionError, ValueError):
         raise ConfigError(
             "not JSON: not UTF-8 text, nested too deep, or a number of absurd length", where=where

@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from attn_backends.registry.manifest import Manifest
     from attn_backends.selector.policy import Policy
 
+CHOSEN = {
+    "explicit": "was asked for by backend= or a pin",
+    "scope": "was asked for by a scope",
+    "prefer": "is preferred by the policy",
+    "rank_hook": "was put first by a rank hook",
+    "measured": "was measured to be faster",
+    "cost_model": "is faster by the cost model",
+}
 _LEVELS = ("prefer", "rank_hook", "measured", "cost_model", "priority", "priority")
 
 
@@ -67,4 +75,4 @@ def outranked_by(loser: Manifest, winner: Manifest, level: str) -> tuple[str, st
         got, want = f"priority {loser.priority}", f"priority {winner.priority} of {winner.name}"
         tie = " and the name decides" if loser.priority == winner.priority else ""
         return got, want, f"fits, but {winner.name} has priority {winner.priority} against {loser.priority}{tie}"
-    return loser.name, winner.name, f"fits, but {winner.name} was chosen by {level.replace('_', ' ')}"
+    return loser.name, winner.name, f"fits, but {winner.name} {CHOSEN.get(level, level)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 
@@ -24,7 +25,20 @@ def test_the_demo_shows_plan_run_log_and_explanation(run, monkeypatch):
     """Four parts, no line wider than the screen, nothing left behind in the environment."""
     monkeypatch.setenv("COLUMNS", "80")
     shown = run("demo").stdout
-    for word in ("H200", "RTX 4090", "here:", "max error", "attn backend=", "would fit after"):
+    for word in ("H200", "RTX 4090", "here:", "verdict", "attn backend=", "would fit after", "falls to the reference"):
         assert word in shown
     assert max(map(len, shown.splitlines())) <= 80
     assert "ATTN_BACKENDS_LOG" not in os.environ
+
+
+def test_the_commands_that_the_demo_prints_can_be_run(run, monkeypatch):
+    """The question of part 4, as it stands, is the decision that was shown."""
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run("demo").stdout
+    _before, _, rest = shown.partition("4. attn-backends ")
+    words = rest.partition("why this backend")[0].replace("\\\n", " ").split()
+    identity = re.search(r"id ([0-9a-f]{16})", rest)
+    assert identity is not None
+    assert identity[1] in run(*words).stdout
+    planned = shown.splitlines()[0].removeprefix("1. attn-backends ").split()
+    assert run(*planned).exit_code == 0

@@ -8,6 +8,9 @@ import pytest
 
 from attn_backends.cli import load_check
 from attn_backends.cli.load_check import load_all
+from attn_backends.registry import environment
+from attn_backends.registry.knobs import KNOBS, PREFIX
+from attn_backends.registry.registry import default_registry
 
 
 def levels(found):
@@ -30,6 +33,10 @@ def test_a_healthy_machine_is_exit_code_0(run, run_json):
         ("ATTN_BACKENDS_STRICT", "perhaps", ("knobs", "illegal"), "bad"),
         ("ATTN_BACKENDS_PINN", "eager", ("knobs", "unknown"), "warn"),
         ("ATTN_BACKENDS_BLOCK", "eager", ("backends", "eager"), "warn"),
+        ("ATTN_BACKENDS_BLOCK", "eager, egaer", ("knobs", "ATTN_BACKENDS_BLOCK"), "warn"),
+        ("ATTN_BACKENDS_ONLY", "eager,egaer", ("knobs", "ATTN_BACKENDS_ONLY"), "warn"),
+        ("ATTN_BACKENDS_PIN", "egaer", ("knobs", "ATTN_BACKENDS_PIN"), "bad"),
+        ("ATTN_BACKENDS_PIN", "eager", ("knobs", "ATTN_BACKENDS_PIN"), "note"),
         ("ATTN_BACKENDS_LOG", "/dev/null/log", ("decision log", "log"), "bad"),
     ],
 )
@@ -38,6 +45,35 @@ def test_knobs(run, run_json, monkeypatch, knob, value, where, level):
     monkeypatch.setenv(knob, value)
     assert levels(run_json("doctor", "--no-load"))[where] == level
     assert run("doctor", "--no-load").exit_code == (1 if level == "bad" else 0)
+
+
+def test_a_name_that_nobody_has_is_answered_with_the_nearest(run, monkeypatch):
+    """In a knob as anywhere else."""
+    monkeypatch.setenv("ATTN_BACKENDS_PIN", "egaer")
+    assert "no backend 'egaer'; did you mean eager?" in run("doctor", "--no-load").stdout
+
+
+def test_every_knob_is_listed_with_its_meaning(run_json, monkeypatch):
+    """Set or not, also where another one is illegal."""
+    for value in (None, "perhaps"):
+        if value:
+            monkeypatch.setenv("ATTN_BACKENDS_STRICT", value)
+        found = {one["subject"]: one["text"] for one in run_json("doctor", "--no-load")["findings"]}
+        for name, doc in KNOBS.items():
+            assert doc in found[PREFIX + name]
+
+
+def test_a_package_that_is_missing_is_said_once(run, monkeypatch):
+    """Not once for every backend that needs it."""
+    monkeypatch.setattr(environment, "installed_version", lambda name: None if name == "torch" else "3.7")
+    default_registry().refresh()
+    try:
+        shown = run("doctor", "--no-load").stdout
+    finally:
+        monkeypatch.undo()
+        default_registry().refresh()
+    assert shown.count("missing requirement: torch") == 1
+    assert "pip install 'attn-backends[torch]'" in shown
 
 
 def test_looking_at_the_log_folder_makes_none(run, monkeypatch, tmp_path):

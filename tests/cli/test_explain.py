@@ -159,6 +159,15 @@ def test_a_field_of_the_future_is_refused_by_everybody(run_json):
     assert "unknown_feature" in codes
 
 
+def test_what_is_left_out_has_a_line_of_its_own(run):
+    """It is about backends, not about the last one that is listed."""
+    lines = run(
+        "explain", "--device", "h200", "--phase", "decode", "--page-size", "16", "--softcap", "50"
+    ).stdout.splitlines()
+    assert lines[-1].startswith("  and ")
+    assert lines[-1].endswith("more backends (--all-reasons)")
+
+
 def test_policy_options_are_laid_over_the_policy_file(run_json, tmp_path):
     """File first, then the command line."""
     file = tmp_path / "policy.toml"

@@ -45,10 +45,32 @@ def test_the_screen_shows_kinds_phases_winners_and_notes(run, monkeypatch, width
         assert word in result.stdout
 
 
+@pytest.mark.parametrize("devices", [("h200",), ("h200", "a100"), ("h200", "a100", "mi300x")], ids=len)
+@pytest.mark.parametrize("width", ["80", "120"])
+def test_no_name_is_broken_however_many_devices(run, monkeypatch, width, devices):
+    """Devices stand below each other where they do not fit side by side; no line ends in blanks."""
+    monkeypatch.setenv("COLUMNS", width)
+    shown = run("plan", "llama-3.1-8b", *(word for name in devices for word in ("--device", name))).stdout
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= int(width)
+    assert all(line == line.rstrip() for line in lines)
+    assert "sdpa_mem_efficient" in shown
+    assert "causal_alignment" in shown
+    for name in ("H200 sm_90", "A100 sm_80", "MI300X gfx942")[: len(devices)]:
+        assert name in shown
+
+
+def test_a_note_of_every_kind_is_printed_once(run):
+    """Above the kinds, not under each."""
+    shown = run("plan", "gpt-oss-20b", "--device", "h200").stdout
+    assert shown.count("note: sinks inferred") == 1
+    assert shown.index("note: sinks inferred") < shown.index("sliding 128")
+
+
 def test_why_gives_every_reason(run):
     """The short form names codes, the long one says what was asked and what is declared."""
     shown = run("plan", "gemma-2-9b-it", "--device", "h200", "--phase", "prefill", "--why").stdout
-    assert "softcap got true, want false (not declared)" in shown
+    assert "softcap: got true, want false (not declared)" in shown
 
 
 def test_a_call_that_nobody_serves_is_exit_code_1(run):
@@ -71,7 +93,26 @@ def test_a_missing_key_is_named(run, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     result = run("plan", str(tmp_path))
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "num_attention_heads" in result.stderr
+    assert f"{tmp_path / 'config.json'}: missing key num_attention_heads" in result.stderr
+    assert "nearest key" not in result.stderr  # num_key_value_heads is there, and means something else
+    assert "hint: add num_attention_heads to config.json\n" in result.stderr
+
+
+def test_a_file_that_is_not_json_is_named_with_its_line(run, tmp_path):
+    """The hint is about that file, not about the shipped ones."""
+    (tmp_path / "config.json").write_text('{"a": 1,\n "b": }')
+    said = run("plan", str(tmp_path)).stderr
+    assert f"{tmp_path / 'config.json'}: not JSON, line 2" in said
+    assert "hint: correct line 2 of config.json\n" in said
+
+
+@pytest.mark.parametrize(("name", "near"), [("llama-3.1", "llama-3.1-8b"), ("zzzzz", "")], ids=["near", "far"])
+def test_a_wrong_name_gets_the_nearest_and_where_all_are(run, name, near):
+    """Never all of them."""
+    said = run("plan", name).stderr
+    assert near in said
+    assert "plan --shipped" in said
+    assert "whisper" not in said
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,17 @@ def test_verdicts(run, words, code, text):
     assert text in " ".join(result.stdout.split())
 
 
+def test_a_name_that_nobody_has_is_answered_with_the_nearest(run):
+    """Whether it took part is not the point."""
+    assert "no backend 'egaer'; did you mean eager?" in run("why-not", "egaer").stderr
+
+
+def test_who_was_asked_for_by_name_is_said_in_words(run):
+    """No name of a rank level."""
+    shown = " ".join(run("why-not", "sdpa_flash", "--device", "h200", "--backend", "eager").stdout.split())
+    assert "fits, but eager was asked for by backend=" in shown
+
+
 @pytest.mark.parametrize(
     ("fields", "change"),
     [

@@ -36,6 +36,29 @@ def test_the_nearest_key_is_named() -> None:
         layer_kinds(config)
 
 
+@pytest.mark.parametrize("key", ["num_key_value_heads", "num_cross_attention_heads", "num_attention_groups"])
+def test_a_key_of_another_meaning_is_not_offered(key: str) -> None:
+    """Only what looks like a misspelling is."""
+    config = {name: value for name, value in BASE.items() if name != "num_attention_heads"}
+    with pytest.raises(ConfigError) as caught:
+        layer_kinds({**config, key: 8})
+    assert "nearest key" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("where", "said", "hint"),
+    [
+        ("config", "models/a.json: missing key heads", "add heads to a.json"),
+        ("config.text_config", "models/a.json: text_config: missing key heads", "add heads to a.json, in text_config"),
+    ],
+    ids=["root", "nested"],
+)
+def test_an_error_can_be_of_a_file(where: str, said: str, hint: str) -> None:
+    """It names the file, the part of it, and what to add there."""
+    error = ConfigError("missing key heads", where=where, missing=("heads",)).in_file("models/a.json")
+    assert (str(error), error.hint, error.missing) == (said, hint, ("heads",))
+
+
 def test_the_place_is_named() -> None:
     """A nested config that leaves its heads to the code is an error of that part."""
     with pytest.raises(ConfigError, match=r"config\.text_config: missing key num_attention_heads"):
@@ -119,6 +142,13 @@ def test_a_file_a_folder_and_a_name(tmp_path: Path) -> None:
     config = load_config("GPT2")
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8-sig")
     assert load_config(tmp_path) == load_config(str(tmp_path / "config.json")) == config
+
+
+def test_a_name_that_is_like_none_lists_none() -> None:
+    """The hint says where all of them are; the message does not repeat them."""
+    with pytest.raises(ConfigError, match=r"no shipped config of that name$") as caught:
+        load_config("zzzzz")
+    assert "--shipped" in str(caught.value.hint)
 
 
 def test_an_unknown_name_lists_the_nearest() -> None:

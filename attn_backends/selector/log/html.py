@@ -14,7 +14,7 @@ from typing import Any
 
 from attn_backends.errors import AttnBackendsError
 from attn_backends.selector.log.counts import NO_BACKEND, Stats, stats
-from attn_backends.selector.log.line import candidates_of, changes_phrase, logged_phrase, notes, winner_of
+from attn_backends.selector.log.line import candidates_of, changes_phrase, logged_phrase, notes, reasons_of, winner_of
 from attn_backends.selector.log.phrase import device_phrase, pairs_phrase, request_phrase, word
 
 Json = Mapping[str, Any]
@@ -83,6 +83,11 @@ class Matrix:
     rows: Sequence[tuple[str, Sequence[int]]]
     highest: int
 
+    @property
+    def longest(self) -> int:
+        """Characters of the longest code: how much room the rotated heads need."""
+        return max(map(len, self.codes), default=0)
+
 
 def render_html(records: Iterable[Json], *, title: str = "Attention decisions") -> str:
     """The page as text. Raises ReportExtraError without jinja2."""
@@ -91,12 +96,14 @@ def render_html(records: Iterable[Json], *, title: str = "Attention decisions") 
     entries = _entries(kept)
     counted = stats(kept)
     shown = entries[:MOST]
+    matrix = _matrix(counted)
     page: str = template.render(
         title=title,
         stats=counted,
         facts=_facts(kept, counted),
         bars=_bars(counted, entries),
-        matrix=_matrix(counted),
+        matrix=matrix,
+        example=_example(shown, matrix),
         entries=shown,
         hidden=len(entries) - len(shown),
         details=embedded([_detail(entry) for entry in shown]),
@@ -176,6 +183,14 @@ def _matrix(counted: Stats) -> Matrix:
     return Matrix(codes=columns, rows=rows, highest=max((max(cells, default=0) for _name, cells in rows), default=0))
 
 
+def _example(entries: Sequence[Entry], matrix: Matrix) -> str:
+    """Words for the filter that find something in this very log: a dtype, and a refusal."""
+    words = entries[0].request.split()[:1] if entries else []
+    for name, cells in matrix.rows[:1]:
+        words.append(f"{name}:{matrix.codes[max(range(len(cells)), key=cells.__getitem__)]}")
+    return " ".join(words)
+
+
 def _detail(entry: Entry) -> dict[str, Any]:
     """What the page shows when a row is opened; texts only, rendered here so that page and text agree."""
     record = entry.record
@@ -204,6 +219,6 @@ def _candidate(one: Json) -> dict[str, Any]:
         "notes": notes(one),
         "reasons": [
             {key: str(reason.get(key) or "") for key in ("code", "message", "hint", "source")}
-            for reason in one["reasons"]
+            for reason in reasons_of(one)
         ],
     }

@@ -32,6 +32,8 @@ SOURCES = {
     "cost_model": "fastest by the cost model",
     "priority": "highest declared priority",
 }
+ELSEWHERE = ("device", "arch")  # axes of the hardware; the others are of the call
+UNKNOWN = "unknown_feature"  # the axis of what a newer version asked for
 _ORDER = {"selected": 0, "outranked": 1, "rejected": 2}
 
 
@@ -62,8 +64,12 @@ def winner_of(record: Json) -> Json | None:
 
 def changes_phrase(relaxation: Json) -> str:
     """`head_dim 320 -> 256, dtype float32 -> bfloat16`."""
-    changes = relaxation.get("changes", ())
-    return ", ".join(f"{one.get('axis')} {_axis_word(one, 'got')} -> {_axis_word(one, 'want')}" for one in changes)
+    return ", ".join(_change(one) for one in relaxation.get("changes", ()))
+
+
+def reasons_of(candidate: Json) -> list[Json]:
+    """What the call asks for first; that the backend is for other hardware goes last, it tells the least."""
+    return sorted(candidate.get("reasons", ()), key=lambda reason: reason.get("axis") in ELSEWHERE)
 
 
 def reason_line(reason: Json) -> str:
@@ -173,7 +179,7 @@ def _status(candidate: Json) -> str:
 
 
 def _story(candidate: Json) -> str:
-    lines = [reason_line(reason) for reason in candidate.get("reasons", ())]
+    lines = [reason_line(reason) for reason in reasons_of(candidate)]
     return "\n".join([*lines, *notes(candidate)])
 
 
@@ -189,6 +195,14 @@ def _place(candidate: Json) -> tuple[int, float, str]:
         float("inf") if rank is None else rank,
         str(candidate.get("name")),
     )
+
+
+def _change(change: Json) -> str:
+    if change.get("axis") == UNKNOWN:
+        got = change.get("got")
+        names = list(map(word, got)) if isinstance(got, list | tuple) else [word(got)]
+        return f"drop the unknown field{'s' if len(names) > 1 else ''} {', '.join(names)}"
+    return f"{change.get('axis')} {_axis_word(change, 'got')} -> {_axis_word(change, 'want')}"
 
 
 def _axis_word(change: Json, key: str) -> str:

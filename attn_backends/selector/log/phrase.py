@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from attn_backends.device import arch_name
 from attn_backends.fields import MISSING
 from attn_backends.reason import frozen, plain, show
 from attn_backends.request_fields import FIELDS
@@ -39,16 +40,17 @@ def request_phrase(request: Json) -> str:
 
 
 def device_phrase(device: Json) -> str:
-    """`H200 sm_90`, `MI300X 9.4`, `cpu`."""
+    """`H200 sm_90`, `MI300X gfx942`, `cpu`; an architecture that is the name already is not said twice."""
     name, kind, arch = (device.get(key) for key in ("name", "kind", "arch"))
-    return " ".join(word for word in (str(name or kind or "?"), arch_word(kind, arch)) if word)
+    words = (str(name or kind or "?"), arch_word(kind, arch))
+    return " ".join(dict.fromkeys(word for word in words if word))
 
 
 def arch_word(kind: Any, arch: Any) -> str:
-    """`sm_90` on cuda, `9.4` elsewhere, empty without one."""
+    """`sm_90` on cuda, `gfx942` or `9.4` elsewhere, empty without one."""
     if not isinstance(arch, list | tuple) or not arch:
         return ""
-    return "sm_" + "".join(map(str, arch)) if kind == "cuda" else ".".join(map(str, arch))
+    return arch_name(kind, (arch[0], arch[1])) if len(arch) == 2 else ".".join(map(str, arch))
 
 
 def pairs_phrase(values: Json) -> str:

@@ -112,6 +112,32 @@ def test_the_matrix_finds_its_decisions() -> None:
         assert sum(str(cell["data-filter"]) in str(text).split() for text in searches) == count
 
 
+def test_the_filters_example_finds_something() -> None:
+    """It names a refusal of this very log, not of backends that are not there."""
+    page = Page(render_html(many(100)))
+    (placeholder,) = (attributes["placeholder"] for _tag, attributes in page.tags if "placeholder" in attributes)
+    words = str(placeholder).partition(": ")[2].split()
+    searches = [str(attributes["data-search"]).split() for _tag, attributes in page.tags if "data-search" in attributes]
+    assert len(words) == 2
+    assert any(all(word in found for word in words) for found in searches)
+
+
+def test_the_bars_scale_and_their_words_do_not() -> None:
+    """Text in a drawing that shrinks with the screen cannot be read on a narrow one."""
+    page = Page(render_html(many(100)))
+    assert page.count("svg") == 0
+    shares = [attributes["style"] for _tag, attributes in page.tags if "--share" in (attributes.get("style") or "")]
+    assert shares[0] == "--share:1.0000"
+    assert len(shares) > 3
+
+
+def test_rotated_heads_get_the_room_of_the_longest() -> None:
+    """Short codes leave no empty band above the matrix."""
+    told = record(candidates=[candidate("sdpa_flash", "selected"), candidate("flex", reasons=[reason("arch")])])
+    (head,) = (attributes for tag, attributes in Page(render_html([told])).tags if tag == "thead" and attributes)
+    assert head["style"] == "--longest:4"
+
+
 def test_a_decision_logged_twice_is_one_row() -> None:
     """Its row says how often it was logged; the counts count both."""
     page = Page(render_html([record(), record()]))

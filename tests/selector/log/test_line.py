@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from attn_backends.selector.log.line import info_line, record_text
+from attn_backends.selector.log.line import changes_phrase, info_line, record_text
 from attn_backends.selector.log.phrase import device_phrase, request_phrase
 from tests.selector.log.records import candidate, many, reason, record, request, unserved
 
@@ -86,14 +86,16 @@ def test_a_field_of_the_future_appears_by_itself() -> None:
     [
         ({"kind": "cuda", "name": "H200", "arch": [9, 0]}, "H200 sm_90"),
         ({"kind": "cuda", "name": "RTX 5090", "arch": [12, 0]}, "RTX 5090 sm_120"),
-        ({"kind": "rocm", "name": "MI300X", "arch": [9, 4]}, "MI300X 9.4"),
+        ({"kind": "rocm", "name": "MI300X", "arch": [9, 4]}, "MI300X gfx942"),
+        ({"kind": "rocm", "name": "RX 9999", "arch": [99, 0]}, "RX 9999 99.0"),
+        ({"kind": "cuda", "name": "sm_75", "arch": [7, 5]}, "sm_75"),
         ({"kind": "cpu", "name": "cpu", "arch": None}, "cpu"),
         ({}, "?"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_device_phrase(device: dict, phrase: str) -> None:
-    """Name and architecture, in the words of the device's own world."""
+    """Name and architecture, each once, in the words of the device's own world."""
     assert device_phrase(device) == phrase
 
 
@@ -143,6 +145,24 @@ would fit after
 def test_why_there_is_no_backend(forced: dict | None, words: str) -> None:
     """A forced backend that does not fit is named; it is not swapped, so nothing else is."""
     assert record_text(unserved(forced=forced)).splitlines()[1].strip() == f"backend   {words}"
+
+
+def test_what_the_call_asks_for_is_told_before_the_hardware() -> None:
+    """`softcap` is the news; that the box is for other devices as well goes last."""
+    told = record(candidates=[candidate("flex", reasons=[reason("device"), reason("arch"), reason("softcap")])])
+    text = record_text(told)
+    assert text.index("softcap: got") < text.index("device: got") < text.index("arch: got")
+
+
+@pytest.mark.parametrize(
+    ("got", "words"),
+    [(["foo"], "drop the unknown field foo"), (["foo", "bar"], "drop the unknown fields foo, bar")],
+    ids=["one", "two"],
+)
+def test_a_field_of_the_future_is_dropped_not_set_to_nothing(got: list[str], words: str) -> None:
+    """`unknown_feature (foo) -> ()` is no advice."""
+    change = {"axis": "unknown_feature", "got": got, "want": []}
+    assert changes_phrase({"backend": "flex", "changes": [change]}) == words
 
 
 def test_every_reason_and_candidate_of_the_record_is_in_the_text() -> None:
