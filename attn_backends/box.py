@@ -132,10 +132,15 @@ def _parse(row: Row, name: str, raw: Any, fail: Callable[[str, str], Exception])
         raise fail(name, f"{error}; legal: {row.kind.legal}") from None
 
 
-def nearest_names(name: str, known: Iterable[str]) -> str:
+def nearest_names(name: object, known: Iterable[str]) -> str:
     """`did you mean a, b?` for a mistyped word, or the whole list if nothing is near."""
+    options = sorted(known)
+    return near_names(name, options) or f"known: {', '.join(options)}"
+
+
+def near_names(name: object, known: Iterable[str]) -> str | None:
+    """`did you mean a, b?`, or None if nothing is near."""
     import difflib
 
-    options = sorted(known)
-    close = difflib.get_close_matches(name, options, n=3, cutoff=0.5)
-    return f"did you mean {', '.join(close)}?" if close else f"known: {', '.join(options)}"
+    close = difflib.get_close_matches(str(name), sorted(known), n=3, cutoff=0.5)
+    return f"did you mean {', '.join(close)}?" if close else None

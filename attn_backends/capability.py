@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attn_backends import fields as f
-from attn_backends.fields import Field
+from attn_backends.fields import Field, Sentinel
 from attn_backends.strides import CLASSES, request_index_width, request_stride_class
 from attn_backends.values import ARCH, FLAGS, MINIMUM, NUMBERS, SIZES, UNDECLARABLE, Kind, levels, names
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from attn_backends.device import Device
     from attn_backends.request import Request
 
-REQUIRED: Any = type("Required", (), {"__repr__": lambda _self: "REQUIRED"})()
-FITS_ANY: Any = type("FitsAny", (), {"__repr__": lambda _self: "FITS_ANY"})()  # the axis does not apply to this call
+REQUIRED: Any = Sentinel(__name__, "REQUIRED")
+FITS_ANY: Any = Sentinel(__name__, "FITS_ANY")  # the axis does not apply to this call
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "int8")
 FORMATS = ("dense", "scaled-fp8-e4m3", "scaled-fp8-e5m2", "scaled-int8")
@@ -81,7 +81,8 @@ def _read_arch(_request: Request, device: Device) -> Any:
 
 def _read_alignment(r: Request, _device: Device) -> Any:
     hangs_on_diagonal = r.causal or r.window_left >= 0 or r.window_right >= 0 or r.alibi
-    return r.causal_alignment if hangs_on_diagonal and r.seq_q != r.seq_k else FITS_ANY
+    ragged = r.varlen or r.dense_lengths or r.page_size is not None  # equal maxima, but not sequence by sequence
+    return r.causal_alignment if hangs_on_diagonal and (ragged or r.seq_q != r.seq_k) else FITS_ANY
 
 
 def _read_window(r: Request, _device: Device) -> Any:
@@ -103,8 +104,8 @@ def _length(name: str, default: Any = f.MISSING, least: int = 0, doc: str = "") 
     return Field(name, check, default, bucketed=True, doc=doc)
 
 
-def _strides(name: str) -> Field:
-    return Field(name, f.STRIDES, None, keyed=False, doc="element strides (batch, seq, heads, head_dim)")
+def _strides(name: str, doc: str = "element strides (batch, seq, heads, head_dim)") -> Field:
+    return Field(name, f.STRIDES, None, keyed=False, doc=doc)
 
 
 TABLE: tuple[Row, ...] = (
@@ -170,7 +171,7 @@ TABLE: tuple[Row, ...] = (
         Field("mask", f.word("none", "bool"), "none", doc="a bool attn_mask is given"), neutral="none",
     ),
     Row(
-        axis="causal_alignment", kind=names(ALIGNMENTS), doc="where the diagonal hangs when seq_q != seq_k",
+        axis="causal_alignment", kind=names(ALIGNMENTS), doc="where the diagonal hangs when seq_q != seq_k, or lengths differ per sequence",
         fields=(Field("causal_alignment", f.word(*ALIGNMENTS), "bottom_right", doc="where the diagonal hangs"),),
         read=_read_alignment, derived=True,
     ),
@@ -229,7 +230,10 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         axis="strides", kind=levels(CLASSES), doc="loosest class of the strides of q, k and v",
-        fields=(_strides("q_strides"), _strides("k_strides"), _strides("v_strides"), _strides("mask_strides")),
+        fields=(
+            _strides("q_strides"), _strides("k_strides"), _strides("v_strides"),
+            _strides("mask_strides", "element strides of the mask (batch, heads, seq_q, seq_k)"),
+        ),
         read=lambda request, _device: request_stride_class(request), derived=True,
     ),
     _plain(

@@ -12,11 +12,12 @@
     |- PolicyError                    a policy or knob that is not legal
     '- OutOfPagesError                the paged KV cache has no free page left
 
-Anybody may import this module; it imports nothing.
+Anybody may import this module; it imports the standard library alone.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ class RequestError(AttnBackendsError, ValueError):
         self.hint = hint
         text = f"{field}: got {value!r}; allowed: {allowed}"
         super().__init__(f"{text}. {hint}" if hint else text)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copied and pickled by what it was made from, not by its text."""
+        return functools.partial(type(self), hint=self.hint), (self.field, self.value, self.allowed), vars(self)
 
 
 class UnknownBackendError(AttnBackendsError):

@@ -12,17 +12,36 @@ from typing import Any
 
 from attn_backends.errors import RequestError
 
-MISSING: Any = type("Missing", (), {"__repr__": lambda _self: "MISSING"})()
+
+class Sentinel:
+    """A value that is only itself, also behind `pickle` and `copy`: the global `name` of its module."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self.__module__ = module
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name
+
+    def __reduce__(self) -> str:
+        return self._name
+
+
+MISSING: Any = Sentinel(__name__, "MISSING")
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`legal(value)` decides, `allowed` says in words what would pass, `annotation` is the Python type for stubs."""
+    """`legal(value)` decides, `allowed` says in words what would pass, `annotation` is the Python type for stubs.
+
+    `one_form` makes equal values the same value (30 and 30.0, 0.0 and -0.0), so that they print and digest alike.
+    """
 
     legal: Callable[[Any], bool]
     allowed: str
     annotation: str
     choices: tuple[str, ...] = ()
+    one_form: Callable[[Any], Any] = lambda value: value
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +55,11 @@ class Field:
     doc: str = ""
     keyed: bool = True  # False: enters the cache key through a derived axis only (strides)
 
-    def verify(self, value: Any) -> None:
-        """Raise RequestError with field, value and what is allowed."""
+    def verify(self, value: Any) -> Any:
+        """The value in its one form. Raises RequestError with field, value and what is allowed."""
         if not self.check.legal(value):
             raise RequestError(self.name, value, self.check.allowed)
+        return self.check.one_form(value)
 
 
 def _is_int(value: Any) -> bool:
@@ -76,18 +96,26 @@ def optional_word(*choices: str) -> Check:
     )
 
 
+def _as_float(value: Any) -> float | None:
+    return None if value is None else float(value) + 0.0  # -0.0 + 0.0 is 0.0
+
+
 FLAG = Check(lambda value: isinstance(value, bool), "true or false", "bool")
 SOFTCAP = Check(
-    lambda value: value is None or (_is_number(value) and math.isfinite(value) and value > 0),
+    lambda value: value is None or (_is_finite(value) and value > 0),
     "none or a finite number > 0",
     "float | None",
+    one_form=_as_float,
 )
 SCALE = Check(
-    lambda value: value is None or (_is_number(value) and math.isfinite(value)),
+    lambda value: value is None or _is_finite(value),
     "none (1/sqrt(head_dim_qk)) or a finite number",
     "float | None",
+    one_form=_as_float,
 )
-PROBABILITY = Check(lambda value: _is_number(value) and 0 <= value < 1, "a number in [0, 1)", "float")
+PROBABILITY = Check(
+    lambda value: _is_finite(value) and 0 <= value < 1, "a number in [0, 1)", "float", one_form=_as_float
+)
 ALIGNMENT = Check(
     lambda value: type(value) is int and value > 0 and value & (value - 1) == 0, "a power of two, in bytes", "int"
 )
@@ -115,5 +143,11 @@ UNKNOWN = Check(
 )
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _is_finite(value: Any) -> bool:
+    """Whether it is a number that a float can hold."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an int beyond all floats
+        return False

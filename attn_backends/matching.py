@@ -47,12 +47,18 @@ class MatchIndex:
         self._memo: tuple[dict[Any, int], ...] = tuple({} for _ in self._axes)
 
     def match(self, values: Values) -> list[Verdict]:
-        """One verdict per group, in order. No box fits: the one with the fewest misses, first in file order."""
+        """One verdict per group, in order. No box fits: the one that misses the fewest axes, first in file order."""
         missed = self._missed(values)
         refused = 0
-        for _, mask in missed:
+        again: list[int] = []  # boxes that miss a further part of an axis that they miss already
+        row, of_row = -1, 0
+        for (index, _), mask in missed:
             refused |= mask
-        return [self._verdict(start, end, refused, missed) for start, end in self._ranges]
+            if index == row and of_row & mask:
+                again.append(of_row & mask)
+            of_row = of_row | mask if index == row else mask
+            row = index
+        return [self._verdict(start, end, refused, missed, again) for start, end in self._ranges]
 
     def _missed(self, values: Values) -> list[tuple[Miss, int]]:
         """(axis, boxes that refuse its value) for every axis that any box refuses."""
@@ -81,15 +87,16 @@ class MatchIndex:
         memo[value] = mask
         return mask
 
-    def _verdict(self, start: int, end: int, refused: int, missed: list[tuple[Miss, int]]) -> Verdict:
+    def _verdict(self, start: int, end: int, refused: int, missed: list[tuple[Miss, int]], again: list[int]) -> Verdict:
         for bit in range(start, end):
             if not refused >> bit & 1:
                 return Verdict(self._boxes[bit], ())
-        best: tuple[int, tuple[Miss, ...]] | None = None
+        best: tuple[int, int, tuple[Miss, ...]] | None = None
         for bit in range(start, end):
             misses = tuple([miss for miss, mask in missed if mask >> bit & 1])
-            if best is None or len(misses) < len(best[1]):
-                best = (bit, misses)
+            axes = len(misses) - sum([mask >> bit & 1 for mask in again]) if again else len(misses)
+            if best is None or axes < best[0]:
+                best = (axes, bit, misses)
         if best is None:
             raise ValueError("a backend without boxes cannot be matched")
-        return Verdict(self._boxes[best[0]], best[1])
+        return Verdict(self._boxes[best[1]], best[2])

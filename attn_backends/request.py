@@ -6,6 +6,7 @@ lazy door to `from_tensors`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from attn_backends.errors import RequestError
@@ -36,7 +37,7 @@ class Request(RequestFields):
                 raise RequestError(name, value, "a request field", hint=_near_field(name))
         for field in FIELDS:
             if field.name in values:
-                field.verify(values[field.name])
+                values[field.name] = field.verify(values[field.name])
             elif field.default is MISSING:
                 raise RequestError(field.name, None, field.check.allowed, hint="this field has no default")
         if values.get("page_size") is not None and values.get("kv_layout") is None:
@@ -69,11 +70,16 @@ class Request(RequestFields):
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Read `to_json`'s dict. Fields of a newer version are kept in `unknown`; every backend then refuses."""
+        """Read `to_json`'s dict. Fields of a newer version are kept in `unknown`; every backend then refuses.
+
+        Raises RequestError for anything but a dict, and for an illegal value.
+        """
+        if not isinstance(data, Mapping):
+            raise RequestError("request", data, "an object (dict) as to_json gives it; text goes through json.loads")
         known = {name: frozen(value) for name, value in data.items() if name in _BY_NAME}
-        strange = tuple(sorted(name for name in data if name not in _BY_NAME))
+        strange = tuple(sorted(str(name) for name in data if name not in _BY_NAME))
         if strange:
-            known["unknown"] = tuple(known.get("unknown", ())) + strange
+            known["unknown"] = _BY_NAME["unknown"].verify(known.get("unknown", ())) + strange
         return cls(**known)
 
     def replace(self, **changes: Any) -> Self:

@@ -110,6 +110,8 @@ def _number_table(raw: dict[str, Any]) -> Allowed:
     step, rest = _step(raw)
     if low is not None and high is not None and low > high:
         raise ValueError(f"min {low} is above max {high}")
+    if high is not None and (low or 0) + (rest - (low or 0)) % step > high:
+        raise ValueError(f"nothing from {low or 0} to {high} has rest {rest} modulo {step}")
     text = ", ".join(f"{key} {raw[key]}" for key in ("multiple_of", "mod", "rest", "min", "max") if key in raw)
 
     def admits(value: Any) -> bool:
@@ -117,14 +119,14 @@ def _number_table(raw: dict[str, Any]) -> Allowed:
             return False
         return step == 1 or value % step == rest
 
+    least = 1 if low is None else low
+
     def nearest(value: Any) -> Any:
-        clamped = value if isinstance(value, int) else (low or step)
-        if low is not None:
-            clamped = max(clamped, low)
-        if high is not None:
-            clamped = min(clamped, high)
+        wanted = value if isinstance(value, int) else least
+        clamped = max(wanted, least) if high is None else min(max(wanted, least), high)
         up = clamped + (rest - clamped) % step
-        return up if high is None or up <= high else up - step
+        around = [number for number in (up, up - step) if number >= least and admits(number)]
+        return min(around, key=lambda number: abs(number - wanted), default=None)
 
     cuts = tuple(edge for edge in (low, None if high is None else high + 1) if edge is not None)
     return Allowed(admits, "{" + text + "}", nearest, cuts, ((step, rest),) if step > 1 else ())

@@ -50,7 +50,7 @@ def relax(request: Request, device: Device, changes: Iterable[Change]) -> Relaxe
 
 
 def _changed(request: Request, device: Device, change: Change) -> Request | None:
-    row, part = _ROWS.get(change.axis, (None, None))
+    row, part = _ROWS.get(change.part or change.axis, (None, None))
     if row is None or (change.want is None and row.neutral is REQUIRED):
         return None
     for fields in ({}, *_attempts(request, row, change)):
@@ -69,8 +69,8 @@ def _attempts(request: Request, row: Row, change: Change) -> Iterator[dict[str, 
     names = [field.name for field in row.fields]
     if row.plain is not None:
         yield {row.plain: change.want}
-    if change.axis in names:
-        yield {change.axis: change.want}
+    if (name := change.part or change.axis) in names:
+        yield {name: change.want}
     yield {field.name: field.default for field in row.fields if field.default is not MISSING}
     if row.axis == "gqa_ratio":
         yield {"num_kv_heads": max(1, request.num_q_heads // change.want)}
@@ -78,7 +78,7 @@ def _attempts(request: Request, row: Row, change: Change) -> Iterator[dict[str, 
     if row.axis == "window":
         yield {"window_right": -1}
     if row.axis == "strides":
-        yield {name: _last_dim_1(getattr(request, name)) for name in names}
+        yield {field: _last_dim_1(getattr(request, field)) for field in names}
 
 
 def _last_dim_1(strides: tuple[int, ...] | None) -> tuple[int, ...] | None:

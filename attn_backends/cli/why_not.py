@@ -84,9 +84,7 @@ def _way_out(question: Question, decision: Decision, name: str) -> WayOut:
 
 
 def _record(decision: Decision, candidate: Candidate, way: WayOut) -> dict[str, Any]:
-    from attn_backends.reason import plain
-
-    changes = [{"axis": one.axis, "got": plain(one.got), "want": plain(one.want)} for one in way.changes]
+    changes = [one.to_json() for one in way.changes]
     return {
         "id": decision.id,
         "request": decision.request.to_json(),
@@ -164,8 +162,7 @@ def _reasons(candidate: Candidate) -> Table:
 def _outcome_lines(name: str, way: WayOut) -> Iterator[tuple[str, str | Text]]:
     from attn_backends.selector.log.line import changes_phrase
 
-    steps = [{"axis": one.axis, "got": one.got, "want": one.want} for one in way.changes]
-    yield "smallest change", changes_phrase({"changes": steps})
+    yield "smallest change", changes_phrase({"changes": [one.to_json() for one in way.changes]})
     yield "after it", _outcome(name, way)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from attn_backends.registry.manifest import Manifest
+from attn_backends.registry.telling import tell
 
 SOURCES = (".py", ".toml", ".so", ".pyd", ".cu", ".cuh", ".cubin", ".ptx", ".pyi")
 Certificate = tuple[str, str, str]  # backend, version, digest
@@ -35,7 +36,7 @@ def read_certificates(folder: Path | None = None) -> frozenset[Certificate]:
             data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             found.add((str(data["backend"]), str(data["version"]), str(data["digest"])))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            logging.getLogger("attn_backends").warning("certificate %s is unreadable: %s", path.name, error)
+            tell(logging.WARNING, "certificate %s is unreadable: %s", path.name, error)
     return frozenset(found)
 
 

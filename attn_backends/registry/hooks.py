@@ -1,4 +1,6 @@
-"""Hooks for those who watch or steer decisions, through pluggy. A hook that raises is reported once and switched off.
+"""Hooks for those who watch or steer decisions, through pluggy.
+
+A hook that raises, or returns what its specification does not say, is reported once and switched off; the call goes on.
 
 Plugins are objects or modules with functions marked `@attn_backends.hookimpl`; `add` puts one in, by name. Nothing is
 loaded by itself: installing a package changes no decision.
@@ -7,19 +9,20 @@ loaded by itself: installing a package changes no decision.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from attn_backends.device import Device
+from attn_backends.registry.telling import tell
+
 if TYPE_CHECKING:
-    from attn_backends.device import Device
     from attn_backends.request import Request
 
 PROJECT = "attn_backends"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
-_log = logging.getLogger(PROJECT)
 
 
 class Specs:
@@ -87,21 +90,27 @@ class Hooks:
         """Orders of the named plugins, one behind the other, each backend once."""
         chosen: list[str] = []
         arguments = {"request": request, "candidates": tuple(candidates)}
-        for name, order in self._call("attn_backends_rank", arguments, only=tuple(plugins)):
-            known = [item for item in order or () if item in candidates]
+        for name, order in self._call("attn_backends_rank", arguments, _names, only=tuple(plugins)):
+            known = [item for item in order if item in candidates]
             chosen += [item for item in known if item not in chosen]
-            _log.debug("rank hook %s: %s", name, known)
+            tell(logging.DEBUG, "rank hook %s: %s", name, known)
         return chosen
 
     def device(self, device: Device) -> Device:
         """The device after every plugin had its word."""
-        for _, corrected in self._call("attn_backends_device", {"device": device}):
+        for _, corrected in self._call("attn_backends_device", {"device": device}, _device):
             device = corrected if corrected is not None else device
         return device
 
     def _call(
-        self, hook: str, arguments: dict[str, Any], only: tuple[str, ...] | None = None
+        self,
+        hook: str,
+        arguments: dict[str, Any],
+        read: Callable[[Any], Any] = lambda answer: answer,
+        *,
+        only: tuple[str, ...] | None = None,
     ) -> Iterator[tuple[str, Any]]:
+        """(plugin, answer as `read` returns it) of every implementation that answers as it should."""
         caller = getattr(self._manager.hook, hook)
         implementations = list(reversed(caller.get_hookimpls()))
         if only is not None:
@@ -109,13 +118,31 @@ class Hooks:
         for implementation in implementations:
             wanted = {name: arguments[name] for name in implementation.argnames}
             try:
-                yield implementation.plugin_name, implementation.function(**wanted)
-            except Exception as error:  # noqa: BLE001  # a hook is plugin code
-                _log.warning(
-                    "hook %s of plugin %s raised %s: %s; the plugin is switched off",
+                answer = read(implementation.function(**wanted))
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001  # a hook is plugin code
+                tell(
+                    logging.WARNING, "hook %s of plugin %s raised %s: %s; the plugin is switched off",
                     hook, implementation.plugin_name, type(error).__name__, error,
                 )  # fmt: skip
                 self.remove(implementation.plugin)
+                continue
+            yield implementation.plugin_name, answer
 
     def _refresh(self) -> None:
         self.watches_launches = bool(self._manager.hook.attn_backends_launched.get_hookimpls())
+
+
+def _names(order: Any) -> list[str]:
+    """What a rank hook returned, as a list; None is no order."""
+    names = [] if order is None else list(order)
+    if isinstance(order, str) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"returned {order!r}, not a sequence of backend names or None")
+    return names
+
+
+def _device(corrected: Any) -> Device | None:
+    if not isinstance(corrected, Device | None):
+        raise TypeError(f"returned {corrected!r}, not a Device or None")
+    return corrected

@@ -33,6 +33,7 @@ _read, _KEYS = (
 )
 _DECIDING = ("BLOCK", "ONLY", "PIN", "STRICT")
 _DECIDING_KEYS = tuple(key for name, key in zip(KNOBS, _KEYS, strict=True) if name in _DECIDING)
+NO_KNOBS: tuple[bytes | str | None, ...] = (None,) * len(KNOBS)
 _ON = {"1", "true", "yes", "on"}
 _OFF = {"", "0", "false", "no", "off"}
 
@@ -115,6 +116,10 @@ def _switch(name: str, text: str | None, default: bool) -> bool:
 def _count(name: str, text: str | None) -> int | None:
     if text is None or not text.strip():
         return None
-    if not text.strip().isdigit() or int(text) < 1:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
         raise PolicyError(f"{PREFIX}{name}: got {text!r}; allowed: a whole number >= 1")
-    return int(text)
+    return number

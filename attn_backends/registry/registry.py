@@ -6,6 +6,8 @@ declared check, isolated. Nothing here imports torch.
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import hashlib
 import threading
 from collections.abc import Callable, Mapping
@@ -64,10 +66,13 @@ class Registry:
         self._autoload = autoload
         self._table = table
         self._manifests: dict[str, Manifest] | None = None
+        self._registered: dict[str, Manifest] = {}
+        self._unregistered: set[str] = set()
         self._broken: list[Broken] = []
         self._failures: dict[str, str] = {}
         self._loaded: dict[str, Loaded] = {}
-        self._checks: dict[str, Callable[..., Any]] = {}
+        self._loading: dict[str, threading.RLock] = {}
+        self._checks: dict[str, tuple[Manifest, Callable[..., Any]]] = {}
         self._generation = 0
         self.alignment_matters = True  # whether any box asks for more than a byte
         self.changes = 0  # counts every change; cheap to read on a hot path
@@ -87,7 +92,7 @@ class Registry:
         """Add a backend in-process; it needs no certificate.
 
         `manifest` is a dict, a path to a `backend.toml`, or a `Manifest`; `fn` is its `run(call)`. Further callables by
-        role: `backward`, `plan`, `check`, `workspace`. Raises ManifestError, or DuplicateBackendError if the name is
+        role: `backward`, `plan`, `check`, `workspace`. They take the place of those that the manifest names. Raises ManifestError, or DuplicateBackendError if the name is
         taken; either way nothing is changed.
         """
         functions = {role: given for role, given in {"kernel": fn, **callables}.items() if given is not None}
@@ -100,24 +105,24 @@ class Registry:
                         f"backend {made.name!r} is already registered from {manifests[name].label}; "
                         f"unregister({name!r}) first, or choose another name"
                     )
-            manifests[made.name] = made
+            manifests[made.name] = self._registered[made.name] = made
             self._forget(made.name)
         return made
 
     def unregister(self, name: str) -> None:
-        """Take a backend out. Raises UnknownBackendError with the nearest names."""
+        """Take a backend out, a built-in one too; `refresh` does not bring it back. Raises UnknownBackendError."""
         with self._lock:
             self.snapshot().get(name)
             del self._discovered()[name]
+            self._registered.pop(name, None)
+            self._unregistered.add(name)
             self._forget(name)
 
     def refresh(self) -> None:
-        """Look for installed backends again; in-process ones stay."""
+        """Look for installed backends again; what was registered in this process stays, what was unregistered too."""
         with self._lock:
-            kept = {name: m for name, m in (self._manifests or {}).items() if m.origin == "in_process"}
             self._manifests = None
             self._broken = []
-            self._discovered().update(kept)
             self._failures.clear()
             self._loaded.clear()
             self._checks.clear()
@@ -133,17 +138,33 @@ class Registry:
         found = self._loaded.get(name)
         if found is not None:
             return found
-        manifest = self.snapshot().get(name)
         with self._lock:
-            if name in self._failures:
-                raise LoadError(self._failures[name])
-            if name not in self._loaded:
-                try:
-                    self._loaded[name] = load_backend(manifest)
-                except LoadError as error:
-                    self.remember_failure(name, str(error))
-                    raise
-            return self._loaded[name]
+            loading = self._loading.setdefault(name, threading.RLock())
+        # Outside the registry's lock: a module may register at import, and another thread be importing it right now.
+        with loading:
+            while True:
+                manifest = self.snapshot().get(name)
+                loaded = self._loaded_before(name) or _load(manifest)
+                if self._keep(manifest, loaded):
+                    break  # else it was registered anew meanwhile, and what was loaded is of the one before
+        if isinstance(loaded, LoadError):
+            raise loaded
+        return loaded
+
+    def _loaded_before(self, name: str) -> Loaded | LoadError | None:
+        with self._lock:
+            return LoadError(self._failures[name]) if name in self._failures else self._loaded.get(name)
+
+    def _keep(self, manifest: Manifest, loaded: Loaded | LoadError) -> bool:
+        """Remember what loading a manifest gave, unless another has taken its place."""
+        with self._lock:
+            if self._discovered().get(manifest.name) is not manifest:
+                return False
+            if isinstance(loaded, Loaded):
+                self._loaded[manifest.name] = loaded
+            elif manifest.name not in self._failures:
+                self.remember_failure(manifest.name, str(loaded))
+            return True
 
     def remember_failure(self, name: str, text: str) -> None:
         """Note that a backend cannot be loaded; decisions are made anew without it."""
@@ -156,9 +177,10 @@ class Registry:
         if not manifest.offers("check"):
             return ()
         try:
-            check = self._checks.get(manifest.name)
-            if check is None:
-                check = self._checks[manifest.name] = load_callable(manifest, "check")
+            owner, check = self._checks.get(manifest.name, (None, None))
+            if check is None or owner is not manifest:
+                check = load_callable(manifest, "check")
+                self._checks[manifest.name] = (manifest, check)
             reasons = tuple(check(request, device) or ())
             if not all(isinstance(reason, Reason) for reason in reasons):
                 raise TypeError(f"check returned {reasons!r}, not a list of Reason")
@@ -175,7 +197,8 @@ class Registry:
             if self._autoload:
                 founds.append(discovery.third_party(self._table))
             found = discovery.without_duplicates(founds) if founds else Found((), ())
-            self._manifests = {manifest.name: manifest for manifest in found.manifests}
+            there = {manifest.name: manifest for manifest in found.manifests if manifest.name not in self._unregistered}
+            self._manifests = {**there, **self._registered}
             self._broken = list(found.broken)
         return self._manifests
 
@@ -215,14 +238,27 @@ def _as_manifest(
                 f"register: {role} = {function!r}; allowed: callables for fn, backward, plan, check, workspace"
             )
     if isinstance(given, Manifest):
-        return given
+        return dataclasses.replace(given, functions={**given.functions, **functions}) if functions else given
     if isinstance(given, Mapping):
         label = f"register({given.get('name', '?')})"
-        return read_manifest(dict(given), label=label, origin="in_process", functions=functions, table=table)
+        return read_manifest(
+            copy.deepcopy(dict(given)), label=label, origin="in_process", functions=functions, table=table
+        )
+    if not isinstance(given, str | Path):
+        raise ManifestError(
+            f"register: got {given!r}; allowed: a manifest (dict or Manifest) or a path to a backend.toml"
+        )
     path = Path(given)
     made = read_manifest_file(path, label=f"{path.parent.name}/{path.name}", origin="in_process", table=table)
     made.functions.update(functions)
     return made
+
+
+def _load(manifest: Manifest) -> Loaded | LoadError:
+    try:
+        return load_backend(manifest)
+    except LoadError as error:
+        return error
 
 
 def _digest(manifests: tuple[Manifest, ...], failures: Mapping[str, str]) -> str:

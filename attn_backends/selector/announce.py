@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attn_backends.registry.hooking import active_hooks
+from attn_backends.registry.telling import LOG, tell
 
 if TYPE_CHECKING:
     from attn_backends.registry.knobs import Knobs
     from attn_backends.selector.decision import Decision
     from attn_backends.selector.log.sink import JsonlSink
 
-_log = logging.getLogger("attn_backends")
 _sinks: dict[tuple[str, int | None, int | None], JsonlSink] = {}
 
 
 def announce(decision: Decision, knobs: Knobs) -> None:
     """Log a decision that was just made, and tell the hooks."""
     sink = _sink(knobs) if knobs.log else None
-    telling = _log.isEnabledFor(logging.INFO)
+    telling = LOG.isEnabledFor(logging.INFO)
     if telling or (sink is not None and sink.active):
         _record(decision, sink, telling)
     hooks = active_hooks()
@@ -36,7 +36,7 @@ def _record(decision: Decision, sink: JsonlSink | None, telling: bool) -> None:
     if telling:
         from attn_backends.selector.log.line import info_line
 
-        _log.info("%s", info_line(record))
+        tell(logging.INFO, "%s", info_line(record))
     if sink is not None:
         sink.write(record)
 

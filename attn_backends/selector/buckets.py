@@ -2,14 +2,21 @@
 
 A bucket is a power-of-two range of lengths, cut besides at every limit that a manifest declares, so that all lengths of
 a bucket are decided alike. (What quarantine entries, policy rules and scopes say of a request is in the cache key
-itself, as their outcome.) `canonical` is the bucket's representative: its
-top. What ranks or checks by length sees only the canonical request, so that equal keys give equal decisions.
+itself, as their outcome.) Whether the queries are fewer than the keys, as many or more is in the key too.
+
+Totals and page counts are buckets without the powers of two, cut at declared limits alone: how large they are, the
+powers of two of batch and longest sequence say already, and a total or a pool that grows with its sequences would cross
+its own at other lengths, so that a growing decode would cost two or three resolutions where one will do.
+
+`canonical` is a request that stands for all requests of one key, and a function of that key alone: what ranks or checks
+by length sees only it, so that equal keys give equal decisions whoever asked first.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +30,12 @@ if TYPE_CHECKING:
     from attn_backends.request import Request
 
 _POWERS = tuple([0, 1] + [2**exponent + 1 for exponent in range(63)])
+# Sizes that follow from the lengths: what they are when every sequence is as long as the longest.
+_FOLLOWING: dict[str, Callable[[Request], int]] = {
+    "total_q": lambda r: r.batch * r.seq_q,
+    "total_k": lambda r: r.batch * r.seq_k,
+    "num_pages": lambda r: r.batch * -(-r.seq_k // (r.page_size or 1)),
+}
 Named = tuple[str, Allowed]  # (length field, what is declared of it)
 
 
@@ -48,7 +61,9 @@ class Buckets:
         self._plain = attrgetter(*plain)
         self._sizes = attrgetter(*self._lengths)
         self._derived = tuple(index for index, row in enumerate(table) if row.derived)
-        self._edges: dict[str, tuple[int, ...]] = dict.fromkeys(self._lengths, _POWERS)
+        self._edges: dict[str, tuple[int, ...]] = {
+            name: (0,) if name in _FOLLOWING else _POWERS for name in self._lengths
+        }
         self._residues: dict[str, tuple[tuple[int, int], ...]] = dict.fromkeys(self._lengths, ())
         for name, allowed in limits:
             if name in self._edges:
@@ -58,7 +73,8 @@ class Buckets:
     def key(self, request: Request, values: Values) -> tuple[Any, ...]:
         """The cache key; `values` are the request's axis values."""
         sizes = [self.bucket(name, size) for name, size in zip(self._lengths, self._sizes(request), strict=True)]
-        return (self._plain(request), tuple(sizes), tuple([values[index] for index in self._derived]))
+        order = (request.seq_q > request.seq_k) - (request.seq_q < request.seq_k)
+        return (self._plain(request), tuple(sizes), order, tuple([values[index] for index in self._derived]))
 
     def bucket(self, name: str, size: int | None) -> Any:
         """Bucket of one length: its interval, and on which declared multiples it lies."""
@@ -69,20 +85,40 @@ class Buckets:
         return (interval, *(size % mod == rest for mod, rest in residues)) if residues else interval
 
     def canonical(self, request: Request) -> Request:
-        """The request with every length at the top of its bucket (or as it is, where that changes what it asks)."""
-        tops = {name: self._top(name, getattr(request, name)) for name in self._lengths}
-        if request.seq_q != request.seq_k and tops["seq_q"] == tops["seq_k"]:
-            shorter = "seq_q" if request.seq_q < request.seq_k else "seq_k"
-            if self.bucket(shorter, tops[shorter] - 1) == self.bucket(shorter, getattr(request, shorter)):
-                tops[shorter] -= 1
-        return with_representative_strides(request.replace(**tops))
+        """The request with every length at the top of its bucket, seq_q and seq_k in the order that they have.
 
-    def _top(self, name: str, size: int | None) -> Any:
-        if size is None:
-            return None
-        wanted = self.bucket(name, size)
-        top = self._edges[name][bisect_right(self._edges[name], size)] - 1
-        for candidate in range(top, max(size, top - 8192), -1):
-            if self.bucket(name, candidate) == wanted:
-                return candidate
-        return size
+        Equal lengths become the top of both buckets, a shorter one the top below the longer. Totals and pages become
+        what the lengths make of them.
+        """
+        names = [name for name in self._lengths if getattr(request, name) is not None]
+        tops = {name: self._largest(getattr(request, name), name) for name in names if name not in _FOLLOWING}
+        if request.seq_q == request.seq_k:
+            tops["seq_q"] = tops["seq_k"] = self._largest(request.seq_q, "seq_q", "seq_k")
+        else:
+            shorter, longer = ("seq_q", "seq_k") if request.seq_q < request.seq_k else ("seq_k", "seq_q")
+            tops[shorter] = self._largest(getattr(request, shorter), shorter, below=tops[longer])
+        whole = request.replace(**tops)
+        following = {name: self._following(name, request, whole) for name in names if name in _FOLLOWING}
+        return with_representative_strides(whole.replace(**following))
+
+    def _following(self, name: str, request: Request, whole: Request) -> int:
+        asked, followed = getattr(request, name), _FOLLOWING[name](whole)
+        return followed if self.bucket(name, followed) == self.bucket(name, asked) else self._largest(asked, name)
+
+    def _largest(self, size: int, *names: str, below: float = math.inf) -> int:
+        """The largest length in the bucket of `size` under each of the names; of `size` it needs the bucket alone."""
+        residues = {residue for name in names for residue in self._residues[name]}
+        held = [mod for mod, rest in residues if size % mod == rest]
+        avoided = [(mod, rest) for mod, rest in residues if size % mod != rest]
+        high = int(min(below - 1, *(self._end(name, size) for name in names)))
+        step = math.lcm(*held)
+        top = high - (high - size) % step  # one residue modulo `step` is what all that hold come to
+        return next(n for n in range(top, -1, -step) if all(n % mod != rest for mod, rest in avoided))
+
+    def _end(self, name: str, size: int) -> int:
+        """The last length of an interval; of the open one, so far up that every mixture of residues occurs twice."""
+        edges = self._edges[name]
+        interval = bisect_right(edges, size)
+        if interval < len(edges):
+            return edges[interval] - 1
+        return edges[-1] + 2 * math.lcm(*(mod for mod, _ in self._residues[name]))

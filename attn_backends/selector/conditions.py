@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from attn_backends.request import Request
 
 SIZES = ("batch", "seq_q", "seq_k", "total_q", "total_k", "num_q_heads", "num_kv_heads", "num_pages")
+_OF_THE_BATCH = ("batch", "total_q", "total_k", "num_pages")
 _PARTS = {part: (row, position) for row in TABLE for position, part in enumerate(row.parts)}
 _ROWS = {row.axis: row for row in TABLE}
 Test = tuple[str, Row | None, int | None, Allowed]  # (name, row or None for a size, part or None for all, allowed)
@@ -35,6 +36,11 @@ class Conditions:
     def hold(self, request: Request, device: Device) -> bool:
         """Whether every named axis and size of the request lies in its set."""
         return all(_holds(test, request, device) for test in self.tests)
+
+    @property
+    def of_the_batch(self) -> bool:
+        """Whether they hang on how many sequences are asked for together."""
+        return any(name in _OF_THE_BATCH for name, *_ in self.tests)
 
     def lengths(self) -> list[tuple[str, Allowed]]:
         """(size, allowed) for every size that is named; the cache key must not straddle their limits."""
@@ -54,6 +60,10 @@ class Conditions:
     def __hash__(self) -> int:
         return hash(self.raw)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as they were written, and parsed again."""
+        return _again, (self.to_json(),)
+
     def to_json(self) -> dict[str, Any]:
         """The conditions as they were written."""
         return {name: _thawed(value) for name, value in self.raw}
@@ -61,8 +71,14 @@ class Conditions:
 
 def parse_conditions(raw: Mapping[str, Any], fail: Callable[[str], Exception]) -> Conditions:
     """Read conditions; `fail(text)` makes the exception for an illegal one."""
+    if not isinstance(raw, Mapping):
+        raise fail(f"{raw!r}: conditions are a table such as {{ phase = ['decode'] }}")
     tests = tuple(_parse(name, value, fail) for name, value in raw.items())
     return Conditions(tuple(sorted((name, _hashable(value)) for name, value in raw.items())), tests)
+
+
+def _again(raw: dict[str, Any]) -> Conditions:
+    return parse_conditions(raw, ValueError)
 
 
 def _parse(name: str, value: Any, fail: Callable[[str], Exception]) -> Test:
@@ -101,3 +117,6 @@ def _thawed(value: Any) -> Any:
     if isinstance(value, tuple) and value and value[0] == "table":
         return {key: _thawed(item) for key, item in value[1:]}
     return plain(value)
+
+
+ANYWHERE = parse_conditions({}, ValueError)  # they hold for every request

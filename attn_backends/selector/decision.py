@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from attn_backends.device import Device
+from attn_backends.errors import AttnBackendsError
 from attn_backends.reason import Reason, frozen, plain, show
 from attn_backends.registry.environment import Environment
 from attn_backends.request import Request
+from attn_backends.selector.log.scrub import scrub
 from attn_backends.selector.policy import Policy
 
 if TYPE_CHECKING:
@@ -43,10 +45,10 @@ class Candidate:
     conversions: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values only."""
+        """Plain values only; texts without absolute paths, which the error of a failed import may hold."""
         return {
             "name": self.name, "version": self.version, "tier": self.tier, "numerics": self.numerics,
-            "status": self.status, "stage": self.stage, "reasons": [reason.to_json() for reason in self.reasons],
+            "status": self.status, "stage": self.stage, "reasons": scrub([reason.to_json() for reason in self.reasons]),
             "rank": self.rank, "predicted_ms": self.predicted_ms, "measured_ms": self.measured_ms,
             "conversions": list(self.conversions),
         }  # fmt: skip
@@ -60,14 +62,28 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One step of a relaxation: on `axis`, ask for `want` instead of `got` (None: no value would do)."""
+    """One step of a relaxation: on `axis`, ask for `want` instead of `got` (None: no value would do).
+
+    `part` is what of the axis is meant where it has several: `seq_q` or `seq_k` of `seq_len`.
+    """
 
     axis: str
     got: Any
     want: Any
+    part: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.axis} {show(self.got)} -> {show(self.want)}"
+        return f"{self.part or self.axis} {show(self.got)} -> {show(self.want)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values only."""
+        part = {} if self.part is None else {"part": self.part}
+        return {"axis": self.axis, **part, "got": plain(self.got), "want": plain(self.want)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Change:
+        """Read `to_json`'s dict."""
+        return cls(data["axis"], frozen(data["got"]), frozen(data["want"]), data.get("part"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +95,12 @@ class Relaxation:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values only."""
-        changes = [{"axis": c.axis, "got": plain(c.got), "want": plain(c.want)} for c in self.changes]
-        return {"backend": self.backend, "changes": changes}
+        return {"backend": self.backend, "changes": [change.to_json() for change in self.changes]}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Relaxation:
         """Read `to_json`'s dict."""
-        return cls(
-            data["backend"], tuple(Change(c["axis"], frozen(c["got"]), frozen(c["want"])) for c in data["changes"])
-        )
+        return cls(data["backend"], tuple(Change.from_json(change) for change in data["changes"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +155,10 @@ class Decision:
         ]  # fmt: skip
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=repr).encode()).hexdigest()[:16]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What is copied and pickled: the record with its id, without the registry that made it."""
+        return {**vars(self), "stored_id": self.id, "identity": (), "origin": None}
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Decision) and self.to_json() == other.to_json()
 
@@ -167,7 +184,7 @@ class Decision:
             if candidate.name == name:
                 return candidate
         raise UnknownBackendError(
-            f"no backend {name!r} took part; {nearest_names(name, [c.name for c in self.candidates])}", decision=self
+            f"no backend {name!r}; {nearest_names(name, [c.name for c in self.candidates])}", decision=self
         )
 
     def explain(self) -> str:
@@ -189,20 +206,13 @@ class Decision:
 
     @classmethod
     def from_json(cls, data: dict[str, Any] | str) -> Decision:
-        """Read a record (dict or text). Raises ValueError for another schema."""
-        record = json.loads(data) if isinstance(data, str) else data
-        if record.get("schema") != SCHEMA:
-            raise ValueError(f"not a decision record: schema {record.get('schema')!r}, want {SCHEMA!r}")
-        forced = record.get("forced")
-        return cls(
-            stored_id=record["id"], backend=record["backend"], source=record["source"],
-            request=Request.from_json(record["request"]), device=Device.from_json(record["device"]),
-            policy=Policy.from_dict(record["policy"]), registry=record["registry"],
-            environment=Environment.from_json(record["environment"]), downcast=record.get("downcast"),
-            forced=Forced(**forced) if forced else None,
-            candidates=tuple(Candidate.from_json(item) for item in record["candidates"]),
-            nearest=tuple(Relaxation.from_json(item) for item in record["nearest"]),
-        )  # fmt: skip
+        """Read a record (dict or text). Raises ValueError for another schema, and for a key it cannot read."""
+        record = json.loads(data) if isinstance(data, str | bytes) else data
+        schema = record.get("schema") if isinstance(record, dict) else type(record).__name__
+        if schema != SCHEMA:
+            raise ValueError(f"not a decision record: schema {schema!r}, want {SCHEMA!r}")
+        parts = {name: _part(record, key, read) for name, (key, read) in _PARTS.items()}
+        return cls(**parts)
 
     def replay(self, *, registry: Registry | None = None, environment: Environment | None = None) -> Replay:
         """Decide again with today's registry, on the same request, device, policy and (unless given) environment."""
@@ -219,6 +229,51 @@ class Decision:
 
         raise_unless_chosen(self)
         return _binder()(self)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a text")
+    return value
+
+
+def _optional_text(value: Any) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _each(read: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
+    return lambda items: tuple(read(item) for item in items)
+
+
+_MAY_BE_MISSING = ("forced", "downcast")
+_PARTS: dict[str, tuple[str, Callable[[Any], Any]]] = {  # field of Decision -> (key of the record, its reader)
+    "stored_id": ("id", _text),
+    "backend": ("backend", _optional_text),
+    "source": ("source", _optional_text),
+    "request": ("request", Request.from_json),
+    "device": ("device", Device.from_json),
+    "policy": ("policy", Policy.from_dict),
+    "forced": ("forced", lambda forced: Forced(**forced) if forced else None),
+    "registry": ("registry", _text),
+    "environment": ("environment", Environment.from_json),
+    "downcast": ("downcast", _optional_text),
+    "candidates": ("candidates", _each(Candidate.from_json)),
+    "nearest": ("nearest", _each(Relaxation.from_json)),
+}
+
+
+def _part(record: dict[str, Any], key: str, read: Callable[[Any], Any]) -> Any:
+    """One part of a record, read. Raises ValueError with its key, whatever is wrong with it."""
+    if key not in record:
+        if key in _MAY_BE_MISSING:
+            return None
+        raise ValueError(f"decision record {key}: missing")
+    try:
+        return read(record[key])
+    except KeyError as error:
+        raise ValueError(f"decision record {key}: {error.args[0]} is missing") from None
+    except (AttnBackendsError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"decision record {key}: {error}") from None
 
 
 def _binder() -> Callable[[Decision], Callable[..., Any]]:

@@ -1,7 +1,7 @@
-"""The filters before the axes, in their fixed order: why a backend is out whatever the request's shape.
+"""The filters around the axes, in their fixed order: why a backend is out whatever the request's shape.
 
 blocked / not_in_only, api_version, requirement, load_error, not_certified, numerics; then quarantine and gaps, which
-alone among them depend on the request.
+alone among them depend on the request. A forbidden reference is blocked last, behind axes and `check`.
 """
 
 from __future__ import annotations
@@ -77,10 +77,15 @@ def _policy(manifest: Manifest, asked: Asked) -> tuple[Reason, ...]:
     if policy.only is not None and name not in policy.only:
         only = "{" + ", ".join(sorted(policy.only)) + "}"
         return (_reason("not_in_only", name, only, f"{name} is not in only = {only}", "policy only"),)
-    if policy.forbid_reference and manifest.tier == "reference" and asked.forced != name:
-        text = f"{name} is of tier reference, which the policy forbids"
-        return (_reason("blocked", "tier reference", "tier standard", text, f"policy {REFERENCE_FORBIDDEN}"),)
     return ()
+
+
+def forbidden_reference(manifest: Manifest, asked: Asked) -> tuple[Reason, ...]:
+    """Why a backend that fits is out all the same: asked last, so that it is said of those alone that would serve."""
+    if not asked.policy.forbid_reference or manifest.tier != "reference" or asked.forced == manifest.name:
+        return ()
+    text = f"{manifest.name} is of tier reference, which the policy forbids"
+    return (_reason("blocked", "tier reference", "tier standard", text, f"policy {REFERENCE_FORBIDDEN}"),)
 
 
 def _api_version(manifest: Manifest) -> tuple[Reason, ...]:
@@ -106,9 +111,12 @@ def _requirements(manifest: Manifest, environment: Environment) -> tuple[Reason,
 
 def _load(manifest: Manifest, snapshot: Snapshot) -> tuple[Reason, ...]:
     text = snapshot.failures.get(manifest.name)
-    if text is None:
-        return ()
-    return (Reason("load_error", "load_error", "failed to load", "a backend that loads", text, manifest.label),)
+    if text is not None:
+        return (Reason("load_error", "load_error", "failed to load", "a backend that loads", text, manifest.label),)
+    text = snapshot.derived.get("unreadable_gaps", {}).get(manifest.name)
+    if text is not None:
+        return (Reason("load_error", "load_error", "an illegal gaps file", "a legal one", text, manifest.label),)
+    return ()
 
 
 def _certificate(manifest: Manifest, asked: Asked) -> tuple[Reason, ...]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _SETS = ("only", "block", "trust", "numerics")
 _ORDERS = ("prefer", "rank_hooks")
+_RANKING = ("prefer", "rank_hooks", "pin")
 _FLAGS = ("allow_downcast", "allow_quarantined", "forbid_reference")
 
 
@@ -67,6 +68,8 @@ class Policy:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Policy:
         """Read a dict such as TOML gives. Raises PolicyError, with the nearest legal key."""
+        if not isinstance(data, Mapping):
+            raise PolicyError(f"policy: got {data!r}; allowed: a table of {', '.join(_FIELDS)}")
         for name in data:
             if name not in _FIELDS:
                 raise PolicyError(f"policy {name}: unknown key; {nearest_names(name, _FIELDS)}")
@@ -92,19 +95,38 @@ class Policy:
         return frozenset((self.only or frozenset()) | set(self.prefer) | pinned | self.trust)
 
     def for_request(self, request: Request, device: Device) -> Policy:
-        """This policy with every rule laid over it whose conditions hold; no rules are left in it."""
+        """This policy with every rule laid over it whose conditions hold; no rules are left in it.
+
+        Of a rule that hangs on the batch, a batch-invariant request takes what it allows and bans, not what it ranks.
+        """
         if not self.rules:
             return self
         changes: dict[str, Any] = {"rules": ()}
         current = dataclasses.replace(self, **changes)
         for rule in self.rules:
             if rule.when.hold(request, device):
-                current = current.overlaid(dict(rule.then))
+                unranked = request.batch_invariant and rule.when.of_the_batch
+                current = current.overlaid(
+                    {name: value for name, value in rule.then if not (unranked and name in _RANKING)}
+                )
         return current
 
+    def unranked(self) -> Policy:
+        """This policy without what ranks: neither an order nor a pin, in its rules neither."""
+        rules = tuple(
+            Rule(when=rule.when, then=tuple(pair for pair in rule.then if pair[0] not in _RANKING))
+            for rule in self.rules
+        )
+        return dataclasses.replace(self, prefer=(), rank_hooks=(), pin=None, rules=rules)
+
     def overlaid(self, changes: Mapping[str, Any]) -> Policy:
-        """Another policy laid over this one: sets of bans and trust grow, orders go in front, the rest replaces."""
+        """Another policy laid over this one.
+
+        Sets of bans and trust grow, orders go in front, rules come after the ones there are, the rest replaces.
+        """
         merged: dict[str, Any] = dict(changes)
+        if "rules" in merged:
+            merged["rules"] = self.rules + _checked("rules", merged["rules"])
         for name in ("block", "trust"):
             if name in merged:
                 merged[name] = getattr(self, name) | _checked(name, merged[name])
@@ -130,6 +152,8 @@ def _checked(name: str, value: Any) -> Any:
             raise PolicyError(f"policy pin: got {value!r}; allowed: none or a backend name")
         return value
     if name == "rules":
+        if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
+            raise PolicyError(f"policy rules: got {value!r}; allowed: a list of rules")
         return tuple(_rule(index, rule) for index, rule in enumerate(value, 1))
     if value is None and name == "only":
         return None

@@ -6,6 +6,7 @@ Both are boxes over the axes and sizes. A request inside one is refused, `quaran
 from __future__ import annotations
 
 import functools
+import os
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -74,7 +75,10 @@ def read_entries(path: Path, code: str, source: str) -> tuple[Entry, ...]:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ManifestError(f"{source}: {getattr(error, 'strerror', None) or error}") from None
-    return tuple(_entry(raw, code, f"{source} [[{code}]] {index}") for index, raw in enumerate(data.get(code, ()), 1))
+    entries = data.get(code, [])
+    if not isinstance(entries, list) or not all(isinstance(raw, dict) for raw in entries):
+        raise ManifestError(f"{source} {code}: got {entries!r}; write one [[{code}]] table per entry")
+    return tuple(_entry(raw, code, f"{source} [[{code}]] {index}") for index, raw in enumerate(entries, 1))
 
 
 def _entry(raw: dict[str, Any], code: str, where: str) -> Entry:
@@ -84,8 +88,14 @@ def _entry(raw: dict[str, Any], code: str, where: str) -> Entry:
     missing = [name for name in _NEEDED if name not in raw]
     if missing:
         raise ManifestError(f"{where}: missing {', '.join(missing)}")
+    for name in ("id", "backend", "backend_version", "reason", "evidence"):
+        if not isinstance(raw.get(name, ""), str):
+            raise ManifestError(f"{where} {name}: got {raw[name]!r}; allowed: a text")
+    listed = raw.get("versions", [])
+    if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):
+        raise ManifestError(f'{where} versions: got {listed!r}; allowed: a list such as ["torch>=2.6"]')
     try:
-        versions = tuple(read_requires(text) for text in raw.get("versions", ()))
+        versions = tuple(read_requires(text) for text in listed)
         backend_version = SpecifierSet(raw.get("backend_version", ""))
     except ValueError as error:
         raise ManifestError(f"{where}: {error}") from None
@@ -103,15 +113,27 @@ def shipped_entries() -> tuple[Entry, ...]:
 
 
 def entries_for(manifests: Iterable[Manifest], shipped: Sequence[Entry] | None = None) -> tuple[Entry, ...]:
-    """Every quarantine entry and gap that speaks of one of these backends."""
+    """Every quarantine entry and gap that speaks of one of these backends. Raises ManifestError for an illegal file."""
     found: list[Entry] = []
     known = shipped_entries() if shipped is None else shipped
     for manifest in manifests:
         found += [entry for entry in known if entry.backend == manifest.name]
         gaps = manifest.folder / GAPS_FILE if manifest.folder else None
-        if gaps is not None and gaps.is_file():
+        if gaps is not None and os.path.lexists(gaps):
             label = manifest.label.rsplit("/", 1)[0]
             found += [
                 entry for entry in read_entries(gaps, "gap", f"{label}/{GAPS_FILE}") if entry.backend == manifest.name
             ]
     return tuple(found)
+
+
+def readable_entries(manifests: Iterable[Manifest]) -> tuple[tuple[Entry, ...], dict[str, str]]:
+    """(entries of every backend whose gaps can be read, by name what is wrong with the gaps of the others)."""
+    found: list[Entry] = []
+    unreadable: dict[str, str] = {}
+    for manifest in manifests:
+        try:
+            found += entries_for([manifest])
+        except ManifestError as error:
+            unreadable[manifest.name] = str(error)
+    return tuple(found), unreadable

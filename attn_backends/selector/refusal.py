@@ -17,6 +17,8 @@ def raise_if_forced_unfit(decision: Decision) -> None:
     forced = decision.forced
     if forced is None or decision.backend is not None:
         return
+    from attn_backends.selector.log.line import changes_phrase
+
     reasons = decision.candidate(forced.name).reasons
     said = "backend=" if forced.source == "explicit" else "a scope"
     lines = [f"backend {forced.name!r}, chosen by {said}, cannot serve this call:"]
@@ -24,7 +26,7 @@ def raise_if_forced_unfit(decision: Decision) -> None:
     fitting = [c.name for c in decision.candidates if c.status == "outranked"]
     lines.append("backends that would fit: " + (", ".join(fitting) if fitting else "none"))
     lines += [
-        f"smallest change for {near.backend}: " + ", ".join(map(str, near.changes))
+        f"smallest change for {near.backend}: {changes_phrase(near.to_json())}"
         for near in decision.nearest
         if near.backend == forced.name
     ]

@@ -1,45 +1,62 @@
-"""Deciding a recorded decision again, and saying what differs."""
+"""Deciding a recorded decision again, and saying what differs.
+
+Only the registry may be another one (and the environment, where one is given): request, device, policy, choice and
+times are those of the record, whatever scopes, knobs, measurements and models there are now.
+"""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from contextvars import Context
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from attn_backends.errors import AttnBackendsError
+from attn_backends.errors import UnknownBackendError
 from attn_backends.registry.environment import Environment
+from attn_backends.registry.knobs import NO_KNOBS
+from attn_backends.registry.registry import default_registry
+from attn_backends.selector.conditions import ANYWHERE
 from attn_backends.selector.decision import Decision, Replay
-from attn_backends.selector.scope import use
-from attn_backends.selector.select import select
+from attn_backends.selector.resolve import resolve
+from attn_backends.selector.scope import Scope
+from attn_backends.selector.select import question_of
+from attn_backends.selector.times import NO_COST_MODEL, FixedTimes
 
 if TYPE_CHECKING:
+    from attn_backends.device import Device
+    from attn_backends.registry.manifest import Manifest
     from attn_backends.registry.registry import Registry
+    from attn_backends.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """A cost model that says what stands in a record."""
+
+    token: tuple[tuple[str, float], ...]  # backend and milliseconds
+
+    def predict(self, manifest: Manifest, request: Request, device: Device) -> float | None:
+        """The recorded time, where there is one."""
+        return dict(self.token).get(manifest.name)
 
 
 def replay(old: Decision, *, registry: Registry | None, environment: Environment | None) -> Replay:
     """Decide `old.request` again on the same device and policy; every difference in words."""
-    # In an empty context: scopes that are open now are no part of what was recorded.
-    return Context().run(_replay, old, registry, environment)
-
-
-def _replay(old: Decision, registry: Registry | None, environment: Environment | None) -> Replay:
     try:
-        new = _decide_again(old, registry, environment or old.environment)
-    except AttnBackendsError as error:
-        if error.decision is None:
-            return Replay(old, (f"backend {old.forced.name if old.forced else None!r} is gone: {error}",))
-        new = error.decision
+        new = _decide_again(old, registry or default_registry(), environment or old.environment)
+    except UnknownBackendError as error:
+        return Replay(old, (f"backend {old.forced.name if old.forced else None!r} is gone: {error}",))
     return Replay(new, tuple(_differences(old, new)))
 
 
-def _decide_again(old: Decision, registry: Registry | None, environment: Environment) -> Decision:
+def _decide_again(old: Decision, registry: Registry, environment: Environment) -> Decision:
     forced = old.forced
-    scoped = use(forced.name) if forced is not None and forced.source == "scope" else nullcontext()
-    with scoped:
-        return select(
-            old.request, backend=forced.name if forced is not None and forced.source == "explicit" else None,
-            policy=old.policy, device=old.device, environment=environment, registry=registry,
-        )  # fmt: skip
+    scopes = (Scope(forced.name, None, ANYWHERE),) if forced is not None and forced.source == "scope" else ()
+    measured = {one.name: one.measured_ms for one in old.candidates if one.measured_ms is not None}
+    predicted = tuple((one.name, one.predicted_ms) for one in old.candidates if one.predicted_ms is not None)
+    question, _ = question_of(
+        old.request, forced.name if forced is not None and forced.source == "explicit" else None, old.policy,
+        old.device, environment, scopes, NO_KNOBS, registry.snapshot(), registry, FixedTimes.of(measured),
+    )  # fmt: skip
+    return resolve(replace(question, cost_model=Predicted(predicted) if predicted else NO_COST_MODEL))
 
 
 def _differences(old: Decision, new: Decision) -> list[str]:

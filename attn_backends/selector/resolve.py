@@ -15,7 +15,7 @@ from attn_backends.registry.hooking import active_hooks
 from attn_backends.registry.registry import Registry, Snapshot
 from attn_backends.selector.conversions import called_for
 from attn_backends.selector.decision import Candidate, Change, Decision, Forced, Relaxation
-from attn_backends.selector.filters import Asked, quarantine_reasons, static_refusals
+from attn_backends.selector.filters import Asked, forbidden_reference, quarantine_reasons, static_refusals
 from attn_backends.selector.rank import Grounds, outranked_by, rank
 from attn_backends.selector.times import CostModel, Measurements
 
@@ -71,7 +71,9 @@ def resolve(question: Question) -> Decision:
                 rejected.append(candidate)
                 nearest.append(relaxation)
                 continue
-            outcome = _stage("check", _checked(question, manifest, canonical))
+            outcome = _stage("check", _checked(question, manifest, canonical)) or _stage(
+                "policy", forbidden_reference(manifest, asked)
+            )
             if outcome is None:
                 fits.append(_Fit(manifest, dtype))
                 continue
@@ -243,6 +245,8 @@ def _outside(manifest: Manifest, verdict: Verdict, values: Values, snapshot: Sna
 
 
 def _change(box: Box, values: Values, miss: Miss, table: Sequence[Row]) -> Change:
-    row, value = table[miss[0]], values[miss[0]]
-    name, got = (row.parts[miss[1]], value[miss[1]]) if row.parts else (row.axis, value)
-    return Change(name, got, box.nearest(values, miss, table))
+    row, got = table[miss[0]], values[miss[0]]
+    part = None
+    if row.parts:
+        part, got = row.parts[miss[1]], got[miss[1]]
+    return Change(row.axis, got, box.nearest(values, miss, table), part)

@@ -25,7 +25,7 @@ from attn_backends.selector.cache import CacheInfo, DecisionCache
 from attn_backends.selector.decision import Decision, Forced
 from attn_backends.selector.filters import Asked
 from attn_backends.selector.policy import Policy, effective_policy
-from attn_backends.selector.quarantine import Entry, entries_for
+from attn_backends.selector.quarantine import Entry, readable_entries
 from attn_backends.selector.refusal import raise_if_forced_unfit, raise_if_reference_forbidden
 from attn_backends.selector.resolve import Question, resolve
 from attn_backends.selector.scope import Scope, open_scopes, scoped_backend, scoped_policy
@@ -60,14 +60,14 @@ def select(
     scopes = open_scopes()
     snapshot = (registry or default_registry()).snapshot()
     times = _measurements if measurements is None else measurements
-    exact = (
-        request, backend, policy, device, environment, scopes, knobs, snapshot, times.token, _cost_model.token,
-        hook_changes(),
-    )  # fmt: skip
     try:
+        exact = (
+            request, backend, policy, device, environment, scopes, knobs, snapshot, times.token, _cost_model.token,
+            hook_changes(),
+        )  # fmt: skip
         decision = _cache.get(exact)
-    except TypeError:  # something is not hashable
-        _check_kinds(request, backend, policy, device, environment)
+    except (AttributeError, TypeError):  # something is not hashable, or no store of times
+        _check_kinds(request, backend, policy, device, environment, times)
         raise
     if decision is None:
         decision = _select_anew(exact, registry or default_registry(), times)
@@ -88,9 +88,9 @@ def clear_cache() -> None:
     _forget()
 
 
-def changes() -> int:
-    """Counts everything that makes decisions stale, registrations of the default registry apart."""
-    return _changes
+def changes() -> tuple[Any, ...]:
+    """Differs when decisions have become stale, by registrations of the default registry apart; for hot keys."""
+    return (_changes, _measurements.token, _cost_model.token)
 
 
 def _forget() -> None:
@@ -116,7 +116,7 @@ def use_cost_model(model: CostModel | None) -> None:
 def _select_anew(exact: tuple[Any, ...], registry: Registry, times: Measurements) -> Decision:
     request, backend, policy, device, environment, scopes, _, snapshot, *_ = exact
     knobs = raw_knobs()
-    _check_kinds(request, backend, policy, device, environment)
+    _check_kinds(request, backend, policy, device, environment, times)
     warn_of_unknown_knobs()
     question, bucketed = question_of(
         request, backend, policy, device, environment, scopes, knobs, snapshot, registry, times
@@ -128,7 +128,9 @@ def _select_anew(exact: tuple[Any, ...], registry: Registry, times: Measurements
     return decision
 
 
-def _check_kinds(request: object, backend: object, policy: object, device: object, environment: object) -> None:
+def _check_kinds(
+    request: object, backend: object, policy: object, device: object, environment: object, times: object
+) -> None:
     """Raise RequestError, or PolicyError, for an argument of another kind than it says."""
     if not isinstance(request, Request):
         raise RequestError("request", type(request).__name__, "an attn_backends.Request")
@@ -140,6 +142,8 @@ def _check_kinds(request: object, backend: object, policy: object, device: objec
         raise RequestError("device", type(device).__name__, "none, a name, or an attn_backends.Device")
     if not isinstance(environment, Environment | None):
         raise RequestError("environment", type(environment).__name__, "none or an attn_backends.Environment")
+    if not hasattr(times, "token") or not callable(getattr(times, "times", None)):
+        raise RequestError("measurements", type(times).__name__, "none or a store of times, such as FixedTimes")
 
 
 def question_of(
@@ -212,7 +216,7 @@ def _derive(snapshot: Snapshot) -> tuple[Entry, ...]:
     """What selection needs of a snapshot, computed once: index, bucket edges, and (returned) the quarantine entries."""
     entries: tuple[Entry, ...] | None = snapshot.derived.get("entries")
     if entries is None:
-        entries = entries_for(snapshot.manifests)
+        entries, snapshot.derived["unreadable_gaps"] = readable_entries(snapshot.manifests)
         snapshot.derived["index"] = MatchIndex([manifest.boxes for manifest in snapshot.manifests], snapshot.table)
         boxes = [box for manifest in snapshot.manifests for box in manifest.boxes]
         snapshot.derived["buckets"] = Buckets(declared_lengths(boxes, snapshot.table), snapshot.table)

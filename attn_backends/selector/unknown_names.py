@@ -6,12 +6,12 @@ import logging
 from typing import TYPE_CHECKING
 
 from attn_backends.box import nearest_names
+from attn_backends.registry.telling import tell
 
 if TYPE_CHECKING:
     from attn_backends.registry.registry import Snapshot
     from attn_backends.selector.policy import Policy
 
-_log = logging.getLogger("attn_backends")
 _told: set[tuple[str, str]] = set()
 
 
@@ -23,6 +23,10 @@ def warn_of_unknown_names(policy: Policy, snapshot: Snapshot) -> None:
         for name in names:
             if name not in known and (field, name) not in _told:
                 _told.add((field, name))
-                _log.warning(
-                    "policy %s names %r, which is no backend here; %s", field, name, nearest_names(name, known)
+                tell(
+                    logging.WARNING,
+                    "policy %s names %r, which is no backend here; %s",
+                    field,
+                    name,
+                    nearest_names(name, known),
                 )

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from attn_backends import Request, clear_cache
+from attn_backends import Request, clear_cache, list_backends, register, unregister
 from attn_backends.selector.explain import decide
 from attn_backends.selector.policy import Policy
 
@@ -97,15 +97,19 @@ def test_diff_tells_two_runs_apart(run, run_json, log, tmp_path, monkeypatch):
     assert len(run_json("log", "diff", folder, other)["changed"]) >= 1
 
 
-def test_replay_stands_until_something_changes(run, run_json, log, monkeypatch):
+def test_replay_stands_until_something_changes(run, run_json, log):
     """The same registry decides the same; without a backend it does not, exit code 1."""
     folder, written = log
     assert run("log", "replay", folder).exit_code == 0
-    monkeypatch.setenv("ATTN_BACKENDS_BLOCK", written[0]["backend"])
-    result = run("log", "replay", folder)
+    gone = next(one for one in list_backends() if one.name == written[0]["backend"])
+    unregister(gone.name)
+    try:
+        result = run("log", "replay", folder)
+        changed = run_json("log", "replay", folder)["changed"]
+    finally:
+        register(gone)
     assert result.exit_code == 1
-    assert f"backend: {written[0]['backend']} -> " in result.stdout
-    changed = run_json("log", "replay", folder)["changed"]
+    assert f"backend: {gone.name} -> " in result.stdout
     assert written[0]["id"] in {one["id"] for one in changed}
 
 

@@ -117,3 +117,12 @@ def test_reading_does_not_change_what_was_given():
     copy = {"name": "x", "capability": [{"dtype": ["float16"]}]}
     Registry(builtin=False, autoload=False).register(given, print)
     assert given == copy
+
+
+@pytest.mark.parametrize(
+    "table", [{"min": 65, "max": 70, "multiple_of": 64}, {"max": 62, "mod": 64, "rest": 63}], ids=["multiple", "rest"]
+)
+def test_numbers_that_admit_nothing_are_a_mistake(table):
+    """A range between two multiples is refused when it is registered."""
+    with pytest.raises(ManifestError, match=r"head_dim.*nothing from"):
+        Registry(builtin=False).register({"name": "mine", "capability": [{"head_dim": table}]}, print)

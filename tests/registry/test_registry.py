@@ -14,6 +14,7 @@ from attn_backends import (
     DuplicateBackendError,
     Environment,
     LoadError,
+    ManifestError,
     Reason,
     Registry,
     UnknownBackendError,
@@ -25,7 +26,8 @@ from attn_backends import (
     unregister,
 )
 from attn_backends.registry.certificates import certificate_of, read_certificates
-from tests.selector.scenes import BOX, backend, codes, decide, registry, request, third_party
+from attn_backends.registry.loading import load_backend
+from tests.selector.scenes import BOX, backend, codes, decide, registry, request, run_python, third_party
 
 
 @pytest.mark.parametrize("second", ["my_fa", "my-fa"], ids=["same", "dash"])
@@ -309,3 +311,100 @@ def test_registering_and_selecting_at_once():
         assert all(future.result() >= 20 for future in asking)
     assert made.snapshot().names() == ("always",)
     assert decide(made).backend == "always"
+
+
+@pytest.mark.parametrize("given", [5, None, 1.5, ["a"]], ids=repr)
+def test_what_is_no_manifest_and_no_name_is_refused(given):
+    """register and unregister answer other kinds of values with their own errors."""
+    made = registry()
+    with pytest.raises(ManifestError, match="register"):
+        made.register(given)
+    with pytest.raises(UnknownBackendError):
+        made.unregister(given)
+
+
+def test_a_manifest_is_registered_with_other_callables():
+    """The given function is what runs; the manifest it was given beside is left as it was."""
+    first = Registry(builtin=False, autoload=False)
+    manifest = first.register(backend("x"), print)
+    second = Registry(builtin=False, autoload=False)
+    second.register(manifest, repr, check=lambda *_: [])
+    assert second.load("x").run is repr
+    assert second.snapshot().get("x").offers("check")
+    assert (first.load("x").run, manifest.offers("check")) == (print, False)
+
+
+def test_an_unregistered_built_in_stays_out():
+    """refresh, and by that clear_cache, brings no backend back that was taken out; registering it does."""
+    made = Registry(autoload=False)
+    manifest = made.snapshot().get("eager")
+    made.unregister("eager")
+    made.refresh()
+    assert "eager" not in made.snapshot().names()
+    made.register(manifest, print)
+    made.refresh()
+    assert made.load("eager").run is print
+
+
+def test_a_kernel_is_never_of_the_registration_before(monkeypatch):
+    """A backend that is registered anew while its module loads is loaded anew; so is a failure forgotten."""
+    for kernel in ("json:dumps", "no_such_module:run"):
+        made = Registry(builtin=False, autoload=False)
+        made.register(backend("x", kernel=kernel))
+
+        def load(manifest, made=made):
+            if not manifest.functions:
+                made.unregister("x")
+                made.register(backend("x"), print)
+            return load_backend(manifest)
+
+        monkeypatch.setattr("attn_backends.registry.registry.load_backend", load)
+        assert made.load("x").run is print
+        assert made.load("x").run is print
+        assert made.snapshot().failures == {}
+
+
+def test_a_check_is_never_of_the_registration_before():
+    """A check that is asked of an old manifest is not kept for the new one."""
+    made = Registry(builtin=False, autoload=False)
+    old = made.register(backend("x"), print, check=lambda *_: 1 / 0)
+    made.unregister("x")
+    new = made.register(backend("x"), print, check=lambda *_: [])
+    device = decide(made).device
+    assert made.run_check(old, request(), device)[0].code == "check"
+    assert made.run_check(new, request(), device) == ()
+
+
+SLOW = """
+import threading, time
+from attn_backends.registry.registry import default_registry
+at_import.set()
+loading.wait(20)
+time.sleep(0.2)  # the other thread now waits for this module
+default_registry().register({"name": "registered_at_import", "capability": [{}]}, print)
+def run(call): pass
+"""
+
+
+def test_a_module_may_register_at_import_while_another_thread_loads_it():
+    """One thread imports the module, another loads its backend: neither waits for the other for ever."""
+    done = run_python(f"""
+import importlib.abc, importlib.util, sys, threading
+import attn_backends
+from attn_backends.registry.registry import default_registry
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path, target=None):
+        return importlib.util.spec_from_loader(name, self) if name == "slow_module" else None
+    def exec_module(self, module):
+        vars(module).update(at_import=at_import, loading=loading)
+        exec({SLOW!r}, vars(module))
+at_import, loading = threading.Event(), threading.Event()
+sys.meta_path.insert(0, Finder())
+attn_backends.register({{"name": "slow", "kernel": "slow_module:run", "capability": [{{}}]}})
+threads = [threading.Thread(target=lambda: __import__("slow_module"), daemon=True),
+           threading.Thread(target=lambda: (at_import.wait(20), loading.set(), default_registry().load("slow")), daemon=True)]
+for thread in threads: thread.start()
+for thread in threads: thread.join(20)
+print([thread.is_alive() for thread in threads], [m.name for m in attn_backends.list_backends() if "import" in m.name])
+""")
+    assert done.stdout.strip() == "[False, False] ['registered_at_import']", done.stderr

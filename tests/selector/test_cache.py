@@ -9,7 +9,7 @@ import pytest
 
 from attn_backends import Environment, Policy, cache_info, clear_cache, select, use
 from attn_backends.selector.cache import DecisionCache
-from attn_backends.selector.select import use_measurements
+from attn_backends.selector.select import changes, use_cost_model, use_measurements
 from attn_backends.selector.times import FixedTimes
 from tests.selector.scenes import backend, decide, registry, request
 
@@ -161,3 +161,30 @@ def test_threads_share_one_resolution():
         assert len({tuple(one) for one in answers}) == 1
 
     assert _cost(all_at_once) == 8
+
+
+class Store:
+    """Measured or predicted times whose contents change in place."""
+
+    def __init__(self) -> None:
+        self.token = 1
+
+    def times(self, request, device):
+        return {"a": 1.0} if self.token > 1 else {"b": 1.0}
+
+    def predict(self, manifest, request, device):
+        return self.times(request, device).get(manifest.name)
+
+
+@pytest.mark.parametrize("give", [use_measurements, use_cost_model], ids=["measurements", "cost model"])
+def test_new_contents_of_a_store_reach_the_hot_path(give):
+    """`changes()`, which hot keys hold, differs once the token of the store or the model does."""
+    store, made = Store(), registry()
+    give(store)
+    try:
+        before, winner = changes(), decide(made).backend
+        store.token = 2
+        assert changes() != before
+        assert (winner, decide(made).backend) == ("b", "a")
+    finally:
+        give(None)

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from attn_backends import add_hooks, hookimpl, remove_hooks, select
+from attn_backends import Policy, add_hooks, hookimpl, remove_hooks, select
 from attn_backends.selector.select import as_device
 from tests.selector.scenes import decide, registry, request
 
@@ -159,3 +159,43 @@ def test_a_removed_watcher_sees_nothing(plugged):
     remove_hooks("gone")
     decide(registry())
     assert watcher.decided == []
+
+
+def _lazily(request, candidates):
+    yield "a"
+    raise RuntimeError("later")
+
+
+def _leaves(device):
+    raise SystemExit(3)
+
+
+BAD_ANSWERS = {
+    "a number": ("rank", lambda request, candidates: 5),
+    "a text": ("rank", lambda request, candidates: "a"),
+    "no texts": ("rank", lambda request, candidates: [["a"], "a"]),
+    "a generator that raises": ("rank", _lazily),
+    "no device": ("device", lambda device: "h200"),
+    "leaves": ("device", _leaves),
+}
+
+
+@pytest.mark.parametrize(("hook", "answer"), BAD_ANSWERS.values(), ids=BAD_ANSWERS.keys())
+def test_an_answer_of_another_kind_switches_a_hook_off(plugged, caplog, hook, answer):
+    """It is reported like an exception, once, and the call goes on without it."""
+
+    class Plugin:
+        pass
+
+    plugin = Plugin()
+    setattr(plugin, f"attn_backends_{hook}", hookimpl(answer))
+    plugged(plugin, "odd")
+    made, policy = registry(), Policy(rank_hooks=["odd"])
+    with caplog.at_level(logging.WARNING, "attn_backends"):
+        for length in (8, 80):
+            decision = select(
+                request(seq_k=length), registry=made, policy=policy, device=None if hook == "device" else "h200"
+            )
+            assert decision.backend == ("b" if hook == "rank" else decision.backend)
+            assert decision.source != "rank_hook"
+    assert [record.getMessage().count("switched off") for record in caplog.records] == [1]

@@ -58,7 +58,10 @@ def test_the_call_beats_the_pin(monkeypatch):
     assert decide(MADE, backend="b").backend == "b"
 
 
-@pytest.mark.parametrize(("knob", "value"), [("STRICT", "maybe"), ("LOG_BYTES", "many"), ("LOG_FILES", "0")])
+@pytest.mark.parametrize(
+    ("knob", "value"),
+    [("STRICT", "maybe"), ("LOG_BYTES", "many"), ("LOG_FILES", "0"), ("LOG_BYTES", "0"), ("LOG_BYTES", "²")],
+)
 def test_a_knob_with_no_meaning_is_a_policy_error(monkeypatch, knob, value):
     """The error names the variable and what is allowed."""
     monkeypatch.setenv(f"ATTN_BACKENDS_{knob}", value)

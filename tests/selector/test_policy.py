@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
-from attn_backends import Policy, PolicyError
+from attn_backends import Environment, Policy, PolicyError, Reason, ReferenceForbiddenError, Registry
 from tests.selector.scenes import backend, codes, decide, registry, request
 
+ONE, TWO = {"when": {"phase": ["decode"]}, "block": ["a"]}, {"when": {}, "prefer": ["b"]}
 LEGAL = """
 only = ["b", "a"]
 block = ["c"]
@@ -48,6 +51,11 @@ def test_a_policy_file_is_read_whole(tmp_path, text):
         ({"allow_downcast": 1}, ["allow_downcast", "true or false"]),
         ({"pin": ["a"]}, ["pin", "a backend name"]),
         ({"rules": [{"prefer": ["a"]}]}, ["rule 1", "when"]),
+        ({"rules": 5}, ["rules", "5", "a list of rules"]),
+        ({"rules": {"when": {}}}, ["rules", "a list of rules"]),
+        ({"rules": [{"when": "decode"}]}, ["rule 1", "when", "decode", "a table"]),
+        ({5: ["a"]}, ["5", "unknown key"]),
+        (3, ["policy", "3", "a table of only"]),
         ({"rules": [{"when": {"phase": ["decode"]}, "prefered": ["a"]}]}, ["rule 1", "prefered", "prefer"]),
         ({"rules": [{"when": {"phse": ["decode"]}}]}, ["rule 1", "phse", "phase"]),
         ({"rules": [{"when": {"phase": ["decoding"]}}]}, ["rule 1", "decoding", "decode"]),
@@ -60,6 +68,13 @@ def test_an_illegal_policy_says_what_is_legal(data, words):
     with pytest.raises(PolicyError) as caught:
         Policy.from_dict(data)
     assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_a_policy_table_that_is_none_is_a_policy_error(tmp_path):
+    """`policy = 3` in a file is no policy."""
+    (tmp_path / "policy.toml").write_text("policy = 3")
+    with pytest.raises(PolicyError, match="got 3"):
+        Policy.from_toml(tmp_path / "policy.toml")
 
 
 @pytest.mark.parametrize("text", [None, "only = [", "\xff"], ids=["missing", "not-toml", "not-text"])
@@ -79,12 +94,13 @@ def test_an_unreadable_policy_file_is_a_policy_error(tmp_path, text):
         ({"only": ["a", "b"]}, {"only": ["b", "c"]}, {"only": ["b"]}),
         ({"prefer": ["a", "b"]}, {"prefer": ["c", "a"]}, {"prefer": ["c", "a", "b"]}),
         ({"trust": ["a"]}, {"trust": ["b"]}, {"trust": ["a", "b"]}),
+        ({"rules": [ONE]}, {"rules": [TWO]}, {"rules": [ONE, TWO]}),
         ({"pin": "a"}, {"pin": "b"}, {"pin": "b"}),
         ({"numerics": ["exact", "quantized"]}, {"numerics": ["approximate"]}, {"numerics": ["approximate"]}),
     ],
 )
 def test_policies_are_laid_over_one_another(base, over, merged):
-    """Bans and trust grow, `only` narrows, orders go in front, the rest replaces."""
+    """Bans and trust grow, `only` narrows, orders go in front, rules come after, the rest replaces."""
     assert Policy(**base).overlaid(over) == Policy(**merged)
 
 
@@ -147,3 +163,48 @@ def test_a_name_that_nobody_has_is_warned_about_once(caplog):
     said = [record.getMessage() for record in caplog.records if "eagre_like" in record.getMessage()]
     assert len(said) == 1
     assert "did you mean eager_like" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "keys", "error"),
+    [
+        ({"softcap": 2.0}, {}, ReferenceForbiddenError),
+        ({"softcap": 2.0, "sinks": True}, {}, None),
+        ({"softcap": 2.0}, {"requires": ["absent>=1"]}, None),
+        ({"softcap": 2.0}, {"numerics": "quantized"}, None),
+    ],
+    ids=["fits", "axis", "requirement", "numerics"],
+)
+def test_a_forbidden_reference_is_an_error_where_it_would_have_served(changes, keys, error):
+    """A reference that could not serve anyway leaves a plain decision without a backend."""
+    made = registry(backend("a"), backend("ref", tier="reference", box={"softcap": [False, True]}, **keys))
+    policy = {"forbid_reference": True}
+    with pytest.raises(error) if error else nullcontext():
+        decision = decide(made, policy, request=request(**changes), environment=Environment())
+        assert decision.backend is None
+        assert "blocked" not in codes(decision, "ref")
+
+
+def test_a_check_counts_before_the_reference_is_forbidden():
+    """A reference whose own check refuses is not said to be forbidden."""
+    made = Registry(builtin=False, autoload=False)
+    made.register(backend("ref", tier="reference"), print, check=lambda *_: [Reason("smem", "smem", 2, "at most 1")])
+    decision = decide(made, {"forbid_reference": True})
+    assert (decision.backend, codes(decision, "ref")) == (None, {"smem"})
+
+
+BY_BATCH = {"when": {"batch": {"min": 4}}, "prefer": ["a"], "pin": "a", "rank_hooks": ["nobody"]}
+
+
+@pytest.mark.parametrize("size", ["batch", "total_q", "total_k", "num_pages"])
+def test_a_rule_on_the_batch_ranks_no_batch_invariant_call(size):
+    """Its order and its pin count for other calls alone; what it bans stays banned."""
+    made = registry(*[backend(n, priority=p, box={"batch_invariant": "any", "page_size": "any", "kv_layout": "any"}) for n, p in (("a", 1), ("b", 2))])  # fmt: skip
+    rule = {**BY_BATCH, "when": {size: {"min": 4}}}
+    sizes = {"batch": 8, "total_q": 4096, "total_k": 4096, "num_pages": 4096, "page_size": 16}
+    asked = request(**sizes)
+    invariant = asked.replace(batch_invariant=True)
+    assert decide(made, {"rules": [rule]}, request=asked).backend == "a"
+    assert decide(made, {"rules": [rule]}, request=invariant).backend == "b"
+    assert decide(made, {"rules": [{**rule, "block": ["b"]}]}, request=invariant).backend == "a"
+    assert decide(made, {"rules": [{**rule, "when": {"seq_k": {"min": 4}}}]}, request=invariant).backend == "a"

@@ -158,3 +158,32 @@ def test_a_gap_holds_for_its_backend_versions(with_gap, versions, out):
     made = with_gap(f'backend_version = "{versions}"\n')
     decision = select(request(softcap=2.0), device="h200", registry=made)
     assert (codes(decision, "mine") == {"gap"}) == out
+
+
+BAD_GAPS = {
+    "not TOML": "gap = [",
+    "not a list": "gap = 3\n",
+    "not tables": "gap = [3]\n",
+    "missing keys": '[[gap]]\nid = "x"\n',
+    "when is a text": "[[gap]]\n" + ENTRY.replace("{ softcap = [true] }", '"x"'),
+    "when is illegal": "[[gap]]\n" + ENTRY.replace("[true]", "3"),
+    "versions is a number": f"[[gap]]\n{ENTRY}versions = 3\n",
+    "versions holds a number": f"[[gap]]\n{ENTRY}versions = [3]\n",
+    "backend_version is a number": f"[[gap]]\n{ENTRY}backend_version = 3\n",
+    "backend is a number": "[[gap]]\n" + ENTRY.replace('"mine"', "3"),
+    "reason is a number": "[[gap]]\n" + ENTRY.replace('"r"', "3"),
+}
+
+
+@pytest.mark.parametrize("text", [*BAD_GAPS.values(), None], ids=[*BAD_GAPS.keys(), "a folder"])
+def test_an_illegal_gaps_file_puts_its_own_backend_out(with_gap, tmp_path, text):
+    """Whatever is wrong with the file, its backend alone is out, with reason load_error that names the file."""
+    made = with_gap()
+    gaps = tmp_path / "attn-gaps.toml"
+    gaps.unlink()
+    gaps.mkdir() if text is None else gaps.write_text(text)
+    made.register(backend("other"), print)
+    decision = select(request(), device="h200", registry=made)
+    assert decision.backend == "other"
+    assert codes(decision, "mine") == {"load_error"}
+    assert "attn-gaps.toml" in str(decision.candidate("mine").reasons[0])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from attn_backends import Decision, Environment, ReferenceForbiddenError, use
+from attn_backends.selector.select import use_measurements
+from attn_backends.selector.times import FixedTimes
 from tests.selector.scenes import backend, decide, registry, request
 
 MADE = registry(backend("a", priority=1), backend("b", priority=2, requires=["torch>=2.6"]))
@@ -83,3 +85,26 @@ def test_a_record_of_another_schema_is_refused():
     """`from_json` reads its own schema and says which one it got."""
     with pytest.raises(ValueError, match=r"attn\.decision/2"):
         Decision.from_json({"schema": "attn.decision/2"})
+
+
+def test_the_times_of_the_record_rank_again():
+    """A decision by measured times is replayed with those times, also from JSON, whatever store there is now."""
+    decision = decide(MADE, measurements=FixedTimes.of({"a": 1.0, "b": 2.0}))
+    assert (decision.backend, decision.source) == ("a", "measured")
+    use_measurements(FixedTimes.of({"b": 1.0}))
+    try:
+        assert decision.replay().same
+        assert Decision.from_json(decision.to_json()).replay(registry=MADE).same
+        assert decide(MADE, measurements=FixedTimes()).replay().same
+    finally:
+        use_measurements(None)
+
+
+def test_knobs_of_today_are_no_part_of_the_record(monkeypatch):
+    """A replay obeys the knobs that were set when the decision was made, not those that are set now."""
+    plain = decide(MADE)
+    monkeypatch.setenv("ATTN_BACKENDS_BLOCK", "b")
+    blocked = decide(MADE)
+    assert plain.replay().same
+    monkeypatch.delenv("ATTN_BACKENDS_BLOCK")
+    assert (blocked.backend, blocked.replay().same) == ("a", True)

@@ -131,3 +131,27 @@ def test_conditions_are_axes_and_sizes(conditions, changes, applies):
     """Sets, ranges and remainders over axes and sizes, asked of the exact request."""
     with use("a", **conditions):
         assert (_winner(**changes) == "a") == applies
+
+
+def test_rules_of_scope_and_call_both_hold():
+    """A call's rules come after those of its scopes; neither replaces the other."""
+    ban, order = {"when": {}, "block": ["c"]}, {"when": {}, "prefer": ["a"]}
+    with use(policy=Policy(rules=[ban])):
+        decision = decide(MADE, {"rules": [order]})
+    assert (decision.backend, codes(decision, "c")) == ("a", {"blocked"})
+
+
+def test_a_scope_on_the_batch_ranks_no_batch_invariant_call():
+    """Neither its backend nor the order and pin of its policy count there; its bans do."""
+    made = registry(
+        *(backend(n, priority=p, box={"batch_invariant": "any"}) for n, p in (("a", 1), ("b", 2), ("c", 3)))
+    )
+    invariant = request(batch_invariant=True, batch=8)
+    ordered = Policy(prefer=["a"], pin="a", block=["c"], rules=[{"when": {}, "prefer": ["a"]}])
+    with use("a", batch={"min": 4}):
+        assert decide(made, request=invariant).backend == "c"
+        assert decide(made, request=request(batch=8)).backend == "a"
+    with use(policy=ordered, batch={"min": 4}):
+        assert decide(made, request=invariant).backend == "b"
+    with use("a", phase="prefill"):
+        assert decide(made, request=invariant).backend == "a"

@@ -202,7 +202,7 @@ def _change(change: Json) -> str:
         got = change.get("got")
         names = list(map(word, got)) if isinstance(got, list | tuple) else [word(got)]
         return f"drop the unknown field{'s' if len(names) > 1 else ''} {', '.join(names)}"
-    return f"{change.get('axis')} {_axis_word(change, 'got')} -> {_axis_word(change, 'want')}"
+    return f"{change.get('part') or change.get('axis')} {_axis_word(change, 'got')} -> {_axis_word(change, 'want')}"
 
 
 def _axis_word(change: Json, key: str) -> str:

@@ -179,4 +179,4 @@ def _reason() -> Schema:
 
 
 def _change() -> Schema:
-    return _closed({"axis": TEXT, "part": {"type": ["string", "null"]}, "got": PLAIN, "want": PLAIN})
+    return _closed({"axis": TEXT, "part": TEXT, "got": PLAIN, "want": PLAIN}, required=["axis", "got", "want"])

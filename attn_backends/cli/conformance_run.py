@@ -1,0 +1,147 @@
+"""`attn-backends conformance run NAME`: the suite against one backend; reports, comparison with an older run, certificate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from attn_backends.cli.conformance_device import chosen_device, device_option
+from attn_backends.cli.failure import Failure
+from attn_backends.cli.options import BACKEND, json_option
+from attn_backends.cli.screen import print_json
+
+if TYPE_CHECKING:
+    from attn_backends.conformance.record import RunRecord
+    from attn_backends.conformance.report.track import Change
+    from attn_backends.device import Device
+    from attn_backends.registry.manifest import Manifest
+
+LEVELS = ("quick", "full", "deep")
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """What came of the command, beside the record."""
+
+    record: RunRecord
+    written: list[Path] = field(default_factory=list)
+    changes: list[Change] | None = None
+    certificate: Path | None = None
+    obstacles: list[str] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        """Whether the command exits with 0."""
+        from attn_backends.conformance.report.verdict import conforms
+
+        return conforms(self.record) and not self.obstacles and not any(one.worse for one in self.changes or ())
+
+
+@click.command("run")
+@click.argument("name", type=BACKEND)
+@click.option("--level", type=click.Choice(LEVELS), help="How much is run.  [quick; full with --certify]")
+@click.option("--only", metavar="ID|GLOB|CLAUSE", help="Only these items: an id, a pattern, or a clause (MASK-3).")
+@device_option
+@click.option("--workers", type=click.IntRange(0, 256), default=2, help="Processes; 0 is this one, for debuggers.  [2]")
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="S", help="Seconds that one item may take.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="Write report.json, .md, .html, junit.xml."
+)
+@click.option(
+    "--track", type=click.Path(path_type=Path, dir_okay=False), help="Print only what changed since this report.json."
+)
+@click.option("--certify", is_flag=True, help="Test the suite itself too, and write a certificate if all is well.")
+@click.option("--unmeasured", is_flag=True, help="Certify without testing the suite; the certificate says so.")
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context, name: str, level: str | None, only: str | None, device: str | None, workers: int,
+    timeout: float | None, out: Path | None, track: Path | None, certify: bool, unmeasured: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Run the suite against a backend.
+
+    The last line is the verdict. Exits 1 if something failed, if --track found something worse, or if --certify was asked
+    for and is not deserved; whatever fails comes with the command that runs it again.
+    """
+    from attn_backends.cli.conformance_screen import print_outcome
+    from attn_backends.conformance.report.json_report import read_report, report_json
+
+    facts = chosen_device(device)
+    if facts.pretended:
+        raise Failure(f"{facts.name} is pretended, nothing can run there", f"attn-backends conformance plan {name}")
+    earlier = read_report(track) if track else None
+    chosen = level or ("full" if certify else "quick")
+    strength = certify and not unmeasured
+    manifest, record = _run(name, chosen, facts, only=only, workers=workers, timeout=timeout, strength=strength)
+    outcome = Outcome(record=record)
+    if out is not None:
+        outcome.written = _write(record, out)
+    if earlier is not None:
+        from attn_backends.conformance.report.track import track as changes_between
+
+        outcome.changes = changes_between(earlier, record)
+    if certify:
+        _certify(outcome, manifest, unmeasured=unmeasured)
+    if as_json:
+        print_json(_json(outcome, report_json(record)))
+    else:
+        print_outcome(outcome)
+    if not outcome.good:
+        ctx.exit(1)
+
+
+def _run(
+    name: str, level: str, facts: Device, *, only: str | None, workers: int, timeout: float | None, strength: bool
+) -> tuple[Manifest, RunRecord]:  # fmt: skip
+    from attn_backends.registry.registry import default_registry
+
+    manifest = default_registry().snapshot().get(name)
+    from attn_backends.cli.conformance_progress import Progress
+    from attn_backends.conformance.gap_errors import judge_gaps
+    from attn_backends.conformance.selection import selection
+    from attn_backends.conformance.suite import run_suite
+
+    with Progress(f"{name} {level}") as progress:
+        record = run_suite(
+            name, level, device=facts.kind, only=selection(only) if only else None, only_text=only, timeout=timeout,
+            workers=workers, isolated=workers > 0, on_plan=lambda made: progress.on_plan(len(made.items)), on_result=progress.on_result,
+        )  # fmt: skip
+    if only and not record.results:
+        raise Failure(f"--only {only} keeps no item", f"attn-backends conformance plan {name} --level {level} --items")
+    record = judge_gaps(record, manifest, facts)
+    return manifest, _with_self_test(record) if strength and record.self_test is None else record
+
+
+def _with_self_test(record: RunRecord) -> RunRecord:
+    import dataclasses
+
+    from attn_backends.cli.conformance_self_test import measure
+
+    return dataclasses.replace(record, self_test=measure().summary())
+
+
+def _write(record: RunRecord, folder: Path) -> list[Path]:
+    from attn_backends.conformance.report.writing import write_reports
+
+    return write_reports(record, folder)
+
+
+def _certify(outcome: Outcome, manifest: Manifest, *, unmeasured: bool) -> None:
+    from attn_backends.conformance.certificate import CertificationError, certify
+
+    try:
+        outcome.certificate = certify(outcome.record, manifest, unmeasured=unmeasured)
+    except CertificationError as error:
+        outcome.obstacles = error.obstacles
+
+
+def _json(outcome: Outcome, report: dict[str, Any]) -> dict[str, Any]:
+    changes = None if outcome.changes is None else [change.to_json() for change in outcome.changes]
+    certificate = None if outcome.certificate is None else str(outcome.certificate)
+    return {
+        "report": report, "written": [str(path) for path in outcome.written], "changes": changes,
+        "certificate": certificate, "in_the_way": outcome.obstacles,
+    }  # fmt: skip
