@@ -1,0 +1,110 @@
+"""Calls of the backend under test, with their evidence: the launch ledger must show it, or the call does not count."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import attn_backends
+from attn_backends.conformance.case import Case
+from attn_backends.conformance.checks.check import Context
+from attn_backends.conformance.drawing import generator
+from attn_backends.conformance.inputs import Inputs
+from attn_backends.host.arguments import arguments
+from attn_backends.host.dispatch import find_bound
+
+
+class NoEvidenceError(AssertionError):
+    """A call returned and the ledger does not show the backend under test."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Answer:
+    """out and lse as `attention` returned them; lse None where it was not asked for."""
+
+    out: torch.Tensor
+    lse: torch.Tensor | None
+
+    def parts(self) -> dict[str, torch.Tensor]:
+        """out and, where there is one, lse, by name."""
+        return {"out": self.out} if self.lse is None else {"out": self.out, "lse": self.lse}
+
+
+def attend(context: Context, inputs: Inputs, **changes: Any) -> Answer:
+    """`attention` on the inputs, forced onto the backend under test. Raises what it raises, and NoEvidenceError."""
+    given = {**inputs.given, "backend": context.backend, "policy": context.policy(), **changes}
+    before = launches_of(context.backend)
+    result = attn_backends.attention(inputs.q, inputs.k, inputs.v, **given)
+    _must_have_run(context, inputs, before)
+    return _answer(result)
+
+
+def attend_poisoned(context: Context, inputs: Inputs) -> Answer:
+    """The forward alone, into memory that holds NaN on entry: whatever the kernel does not write is seen."""
+    given = arguments({**inputs.given, "backend": context.backend, "policy": context.policy()})
+    before = launches_of(context.backend)
+    with torch.no_grad():
+        bound = find_bound(inputs.q, inputs.k, inputs.v, given)
+        call = bound.call(inputs.q, inputs.k, inputs.v, given)
+        for tensor in (call.out, call.lse):
+            if tensor is not None:
+                tensor.fill_(math.nan)
+        bound.run(call)
+        answer = _answer(bound.result(call, given))
+    _must_have_run(context, inputs, before)
+    return answer
+
+
+def _answer(result: Any) -> Answer:
+    out, lse = result if isinstance(result, tuple) else (result, None)
+    return Answer(out=out, lse=lse)
+
+
+def _must_have_run(context: Context, inputs: Inputs, before: int) -> None:
+    """A call without query rows launches nothing."""
+    if inputs.q.numel() and launches_of(context.backend) <= before:
+        raise NoEvidenceError(f"the launch ledger shows no launch of {context.backend!r}")
+
+
+def launches_of(backend: str) -> int:
+    """Launches that the ledger counts for a backend, over all decisions."""
+    return sum(record.launches for record in attn_backends.launches().values() if record.backend == backend)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Upstream:
+    """Gradients of out and lse; either may be None."""
+
+    out: torch.Tensor | None
+    lse: torch.Tensor | None
+
+
+def upstream(case: Case, answer: Answer) -> Upstream:
+    """Normal numbers in the dtypes of the outputs."""
+
+    def drawn(name: str, like: torch.Tensor) -> torch.Tensor:
+        numbers = torch.randn(tuple(like.shape), generator=generator(case, name), dtype=torch.float64)
+        return numbers.to(like.dtype).to(like.device)
+
+    return Upstream(
+        out=drawn("d_out", answer.out), lse=None if answer.lse is None else drawn("d_lse", answer.lse)
+    )  # fmt: skip
+
+
+def gradients(inputs: Inputs, answer: Answer, d: Upstream) -> dict[str, torch.Tensor]:
+    """Gradients of every leaf of the inputs, by the names of `Grads`."""
+    named = {"q": inputs.q, "k": inputs.k, "v": inputs.v, "bias": inputs.given.get("attn_mask"),
+             "sinks": inputs.given.get("sinks")}  # fmt: skip
+    leaves = {name: tensor for name, tensor in named.items() if tensor is not None and tensor.requires_grad}
+    pairs = ((answer.out, d.out), (answer.lse, d.lse))
+    outputs = [(out, grad) for out, grad in pairs if out is not None and grad is not None and out.requires_grad]
+    found = torch.autograd.grad(
+        [out for out, _ in outputs], list(leaves.values()), [grad for _, grad in outputs], allow_unused=True
+    )
+    return {
+        name: torch.zeros_like(leaf) if grad is None else grad  # type: ignore[redundant-expr]  # allow_unused gives None
+        for (name, leaf), grad in zip(leaves.items(), found, strict=True)
+    }

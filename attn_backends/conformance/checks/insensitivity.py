@@ -1,0 +1,163 @@
+"""What must not reach an output: future keys, poison where nobody looks, huge numbers at keys that a row does not see."""
+
+from __future__ import annotations
+
+import torch
+
+from attn_backends.conformance.case import Case
+from attn_backends.conformance.case_request import kv_dtype, needs_backward
+from attn_backends.conformance.checks.calling import Answer, attend, gradients, upstream
+from attn_backends.conformance.checks.check import RIGHT, Check, Context, Finding
+from attn_backends.conformance.checks.comparing import bit_equal, first_wrong
+from attn_backends.conformance.checks.seen import logical_lse, logical_out, seen_keys
+from attn_backends.conformance.clause_map import shown_by
+from attn_backends.conformance.drawing import Logical, draw
+from attn_backends.conformance.inputs import store
+
+HUGE = 1e30
+
+
+def _diagonal(case: Case) -> bool:
+    return case.causal or case.right >= 0
+
+
+def future(context: Context, case: Case) -> Finding:
+    """Other numbers at keys behind the diagonal of the middle row: the rows up to there keep their bits."""
+    before = draw(case)
+    middle = case.seq_q // 2
+    hidden = ~seen_keys(before)[:, :, : middle + 1].any(dim=2).any(dim=1)  # [B, Sk]
+    after = _changed(before, hidden, 3.0)
+    rows = torch.zeros((case.batch, case.seq_q, case.q_heads), dtype=torch.bool)
+    rows[:, : middle + 1] = True
+    return _same_rows(context, before, after, rows, "keys behind the diagonal")
+
+
+def _changed(logical: Logical, keys: torch.Tensor, value: float) -> Logical:
+    """K and V times -1 and plus a number at these keys [B, Sk]."""
+    at = keys[:, :, None, None]
+    return logical.replace(
+        k=torch.where(at, value - logical.k, logical.k), v=torch.where(at, value - logical.v, logical.v)
+    )  # fmt: skip
+
+
+def poison(context: Context, case: Case) -> Finding:
+    """NaN where no token is, or zeros there: the same bits, in gradients too."""
+    found = {}
+    for junk in (0.0, float("nan")):
+        logical = draw(case).replace(junk=junk)
+        inputs = store(logical, context.device)
+        answer = attend(context, inputs)
+        found[junk] = answer.parts()
+        if needs_backward(case):
+            found[junk] |= gradients(inputs, answer, upstream(case, answer))
+    clean, poisoned = found.values()
+    return bit_equal(poisoned, clean, "what lies where no token is")
+
+
+def _hides_keys(case: Case) -> bool:
+    return case.mask != "none" or case.left >= 0 or case.block_mask is not None or (case.causal and case.top_left)
+
+
+def unseen(context: Context, case: Case) -> Finding:
+    """NaN in K and V at keys that no row of their sequence sees: the same bits."""
+    drawn = _with_unseen_key(draw(case))
+    hidden = ~seen_keys(drawn).any(dim=2).any(dim=1)
+    at = hidden[:, :, None, None]
+    nan = torch.tensor(torch.nan, dtype=torch.float64)
+    after = drawn.replace(k=torch.where(at, nan, drawn.k), v=torch.where(at, nan, drawn.v))
+    rows = torch.ones((case.batch, case.seq_q, case.q_heads), dtype=torch.bool)
+    return _same_rows(context, drawn, after, rows, "NaN at keys that no row sees")
+
+
+def _with_unseen_key(logical: Logical) -> Logical:
+    """A mask hides one key from everybody, so that there is one."""
+    if logical.mask is None or logical.case.seq_k < 2:
+        return logical
+    mask = logical.mask.clone()
+    mask[..., logical.case.seq_k // 3] = False if logical.case.mask == "bool" else float("-inf")
+    return logical.replace(mask=mask)
+
+
+def huge(context: Context, case: Case) -> Finding:
+    """1e30 (or the largest number of the dtype) at a key: rows that do not see it keep their bits."""
+    top = min(HUGE, float(torch.finfo(getattr(torch, kv_dtype(case))).max) / 2)
+    return _at_one_key(context, case, top, f"{top:.3g} at a key that they do not see")
+
+
+def nan_safe(context: Context, case: Case) -> Finding:
+    """NaN at a key: rows that do not see it keep their bits."""
+    return _at_one_key(context, case, float("nan"), "NaN at a key that they do not see")
+
+
+def _at_one_key(context: Context, case: Case, value: float, what: str) -> Finding:
+    drawn = draw(case)
+    seen = seen_keys(drawn).transpose(1, 2)  # [B, Sq, Hq, Sk]
+    partly = seen.any(dim=1).any(dim=1) & ~seen.all(dim=1).all(dim=1)  # [B, Sk]
+    if not bool(partly.any()):
+        return RIGHT
+    key = partly.to(torch.int8).argmax(dim=-1)  # the first such key of each sequence
+    chosen = torch.zeros_like(partly)
+    chosen[torch.arange(case.batch), key] = partly.any(dim=-1)
+    at = chosen[:, :, None, None]
+    number = torch.tensor(value, dtype=torch.float64)
+    after = drawn.replace(k=torch.where(at, number, drawn.k), v=torch.where(at, number, drawn.v))
+    rows = ~(seen & chosen[:, None, None]).any(dim=-1)
+    return _same_rows(context, drawn, after, rows, what)
+
+
+def _same_rows(context: Context, before: Logical, after: Logical, rows: torch.Tensor, what: str) -> Finding:
+    """Rows [B, Sq, Hq] of out and lse, bit-equal for two sets of numbers."""
+    first, second = (_rows(attend(context, store(one, context.device)), one, rows) for one in (before, after))
+    return bit_equal(second, first, what)
+
+
+def _rows(answer: Answer, logical: Logical, rows: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Those rows; a weight of 0 times numbers of either sign is a zero of either sign, so that -0 counts as 0."""
+    found = {"out": logical_out(answer.out, logical)[rows] + 0.0}
+    if answer.lse is not None:
+        found["lse"] = logical_lse(answer.lse, logical)[rows]
+    return found
+
+
+def upper_bounds(context: Context, case: Case) -> Finding:
+    """max_seqlen_q and max_seqlen_k may be larger than any sequence."""
+    inputs = store(draw(case), context.device)
+    want = attend(context, inputs).parts()
+    more = {name: inputs.given[name] + 7 for name in ("max_seqlen_q", "max_seqlen_k")}
+    return first_wrong([bit_equal(attend(context, inputs, **more).parts(), want, "max_seqlen_q and max_seqlen_k")])
+
+
+def _dense_forward(case: Case) -> bool:
+    formats = (case.q_format, case.k_format, case.v_format)
+    return not needs_backward(case) and formats == ("dense",) * 3 and case.seq_q > 0 and case.seq_k > 0
+
+
+CHECKS = (
+    Check(
+        name="future", kind="property", run=future, clauses=("CAUSAL-1", "CAUSAL-2", "POISON-2"),
+        narrowed=shown_by("CAUSAL-1", "CAUSAL-2", "POISON-2"),
+        applies=lambda case: _diagonal(case) and case.seq_q > 1 and case.seq_k > 1 and not needs_backward(case),
+    ),
+    Check(
+        name="poison", kind="property", run=poison, clauses=("POISON-1", "PAGED-2", "VARLEN-3", "DENSELEN-1"),
+        narrowed=shown_by("POISON-1", "PAGED-2", "VARLEN-3", "DENSELEN-1"),
+        applies=lambda case: case.ragged or case.page_size is not None or case.memory.startswith(("row_", "last_dim")),
+    ),
+    Check(
+        name="unseen", kind="property", run=unseen, clauses=("POISON-1",),
+        applies=lambda case: _dense_forward(case) and _hides_keys(case),
+    ),
+    Check(
+        name="huge", kind="property", run=huge, clauses=("POISON-2",),
+        applies=lambda case: _dense_forward(case) and (_diagonal(case) or _hides_keys(case)),
+    ),
+    Check(
+        name="nan_safe", kind="property", run=nan_safe, clauses=("POISON-3",),
+        applies=lambda case: _dense_forward(case) and case.nan_safe and (_diagonal(case) or _hides_keys(case)),
+    ),
+    Check(
+        name="upper_bounds", kind="property", run=upper_bounds, clauses=("VARLEN-3",),
+        applies=lambda case: case.layout == "thd" and case.page_size is None and case.granularity != "block"
+        and case.mask == "none" and case.block_mask is None and not needs_backward(case),
+    ),
+)  # fmt: skip

@@ -1,0 +1,141 @@
+"""Exact rigs: inputs whose output says by itself what was seen, so that no tolerance is needed.
+
+visible   q = 0, v_j = one-hot of j mod Dv     out * n = how many seen keys fall in each class, n = exp(lse)
+onehot    scores 0 but for one key             out = that key's v, to the last bit
+ones      v = 1                                out = 1 in rows that see something, 0 elsewhere
+"""
+
+from __future__ import annotations
+
+import torch
+
+from attn_backends.conformance.case import Case
+from attn_backends.conformance.case_request import needs_backward
+from attn_backends.conformance.checks.calling import Answer, attend
+from attn_backends.conformance.checks.check import Check, Context, Finding
+from attn_backends.conformance.checks.comparing import same_bits
+from attn_backends.conformance.checks.seen import logical_lse, logical_out, rows_of, seen_keys
+from attn_backends.conformance.drawing import Logical, draw
+from attn_backends.conformance.inputs import store, stored
+
+GAP = 200.0  # in score: exp(-200) is nothing beside 1
+
+
+def _plain(case: Case) -> bool:
+    """Nothing is added to scores or taken from weights, and V holds numbers."""
+    added = case.mask == "bias" or case.alibi or case.sinks or case.dropout > 0
+    return not added and case.v_format == "dense" and case.q_format == "dense" and not needs_backward(case)
+
+
+def visible(context: Context, case: Case) -> Finding:
+    """With all weights alike, each row counts the keys that it sees."""
+    logical = draw(case)
+    classes = torch.arange(case.seq_k) % case.head_dim_v
+    one_hot = torch.nn.functional.one_hot(classes, case.head_dim_v).to(torch.float64)
+    logical = logical.replace(q=torch.zeros_like(logical.q), v=one_hot[None, :, None].expand(logical.v.shape))
+    answer = attend(context, store(logical, context.device))
+    seen = seen_keys(logical)
+    expected = (seen.to(torch.float64) @ one_hot).transpose(1, 2)  # [B, Sq, Hq, Dv] keys per class
+    count = seen.sum(dim=-1).transpose(1, 2)
+    got = logical_out(answer.out, logical).to(torch.float64) * count.unsqueeze(-1)
+    wrong = ~((got - expected).abs() < 0.25)  # counts are whole: nearer to another one is wrong
+    if bool(wrong.any()):
+        at = tuple(int(index) for index in wrong.nonzero()[0])
+        sequence, row, head, column = at
+        text = f"row {row} of sequence {sequence}, head {head}: sees {float(got[at]):.3g} keys of class {column}"
+        return Finding(ok=False, message=f"{text}, should see {int(expected[at])} (of {int(count[at[:3]])} in all)")
+    return _counts_agree(answer, logical, count)
+
+
+def _counts_agree(answer: Answer, logical: Logical, count: torch.Tensor) -> Finding:
+    """exp(lse) is the number of keys."""
+    if answer.lse is None:
+        return Finding(ok=True)
+    got = torch.exp(logical_lse(answer.lse, logical).to(torch.float64))
+    wrong = ~((got - count).abs() <= 0.01 * count) & rows_of(logical).unsqueeze(-1)
+    if not bool(wrong.any()):
+        return Finding(ok=True)
+    sequence, row, head = (int(index) for index in wrong.nonzero()[0])
+    text = f"exp(lse) is {float(got[sequence, row, head]):.4g} where {int(count[sequence, row, head])} keys are seen"
+    return Finding(ok=False, message=f"{text}: row {row} of sequence {sequence}, head {head}")
+
+
+def _may_select(case: Case) -> bool:
+    wide = case.softcap is None or case.softcap >= 20.0
+    scaled = case.scale is None or case.scale != 0.0
+    return _plain(case) and case.k_format == "dense" and wide and scaled and case.dtype != "float64" and case.seq_k > 0
+
+
+def onehot(context: Context, case: Case) -> Finding:
+    """A row whose query points at one key returns that key's value."""
+    drawn = draw(case)
+    scale = case.head_dim**-0.5 if case.scale is None else case.scale
+    axis = torch.arange(case.seq_k) % case.head_dim
+    k = torch.nn.functional.one_hot(axis, case.head_dim).to(torch.float64)[None, :, None].expand(drawn.k.shape)
+    target = _targets(case)  # [B, Sq, Hq]
+    q = torch.nn.functional.one_hot(target % case.head_dim, case.head_dim).to(torch.float64) * (GAP / scale)
+    logical = drawn.replace(q=q, k=k)
+    answer = attend(context, store(logical, context.device))
+    seen = seen_keys(logical).transpose(1, 2)  # [B, Sq, Hq, Sk]
+    alike = seen & (axis == (target % case.head_dim).unsqueeze(-1))
+    alone = alike.sum(dim=-1) == 1
+    head = torch.arange(case.q_heads) // (case.q_heads // case.kv_heads)
+    value = stored(logical.v, answer.out.dtype if case.out_dtype is None else _kv_dtype(case)).to(answer.out.dtype)
+    key = alike.to(torch.int8).argmax(dim=-1)
+    expected = value[torch.arange(case.batch)[:, None, None], key, head[None, None, :]]
+    got = logical_out(answer.out, logical)
+    if same_bits(got[alone] + 0.0, expected[alone] + 0.0):
+        return Finding(ok=True, message=f"{int(alone.sum())} rows")
+    differ = (got != expected).any(dim=-1) & alone
+    sequence, row, at = (int(index) for index in differ.nonzero()[0])
+    text = f"row {row} of sequence {sequence}, head {at}: should be the value of key {int(key[sequence, row, at])}"
+    return Finding(ok=False, message=f"{text}, of KV head {int(head[at])}")
+
+
+def _kv_dtype(case: Case) -> torch.dtype:
+    found: torch.dtype = getattr(torch, case.dtype)
+    return found
+
+
+def _targets(case: Case) -> torch.Tensor:
+    """A key for every row, other ones for other heads and sequences."""
+    sequence, row, head = torch.meshgrid(
+        *(torch.arange(size) for size in (case.batch, case.seq_q, case.q_heads)), indexing="ij"
+    )
+    return (7 * row + 3 * head + 5 * sequence + 1) % max(case.seq_k, 1)
+
+
+def ones(context: Context, case: Case) -> Finding:
+    """Weights sum to 1, whatever the scores."""
+    drawn = draw(case)
+    logical = drawn.replace(v=torch.ones_like(drawn.v))
+    answer = attend(context, store(logical, context.device))
+    some = seen_keys(logical).any(dim=-1).transpose(1, 2).unsqueeze(-1)
+    got = logical_out(answer.out, logical).to(torch.float64)
+    error = (got - some.to(torch.float64)).abs()
+    u = max(torch.finfo(_kv_dtype(case)).eps, torch.finfo(answer.out.dtype).eps) / 2
+    allowed = 4.0 * u + 1e-6
+    worst = float(error.nan_to_num(nan=torch.inf).max()) if error.numel() else 0.0
+    empty_right = bool((got[~some.expand_as(got)] == 0).all())
+    ratios = {"ones": worst / allowed}
+    if worst <= allowed and empty_right:
+        return Finding(ok=True, ratios=ratios)
+    return Finding(ok=False, message=f"v = 1 gives 1 off by {worst:.3g}, {allowed:.3g} allowed", ratios=ratios)
+
+
+CHECKS = (
+    Check(
+        name="visible", kind="exact", applies=_plain, run=visible,
+        clauses=("CAUSAL-1", "CAUSAL-2", "WINDOW-1", "WINDOW-2", "MASK-1", "MASK-2", "MASK-3", "MASK-4", "VARLEN-1",
+                 "DENSELEN-1", "DENSELEN-2", "PAGED-1", "PAGED-2", "LSE-1", "SOFTCAP-2"),
+    ),
+    Check(
+        name="onehot", kind="exact", applies=_may_select, run=onehot,
+        clauses=("GQA-1", "HEADDIM-1", "HEADDIM-2", "SCALE-1", "SCALE-2", "PAGED-1", "PAGED-3", "PAGED-4", "VARLEN-1",
+                 "STRIDE-1", "STRIDE-2"),
+    ),
+    Check(
+        name="ones", kind="exact", applies=lambda case: _plain(case) and case.seq_q > 0, run=ones,
+        clauses=("SCORE-1", "SCORE-2", "MASK-3"),
+    ),
+)  # fmt: skip

@@ -1,0 +1,231 @@
+"""`run_isolated`: items in worker processes, so that a backend that dies, hangs or shouts costs one item and no more.
+
+A worker that dies is a CRASH of its item, one that says nothing for `timeout` seconds a TIMEOUT; either way a fresh one
+goes on. Every item gets a result. A probe runs what a backend never promised: a crash there is as good as a refusal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attn_backends.conformance.checks import CHECKS
+from attn_backends.conformance.item import Item
+from attn_backends.conformance.outcome import Outcome, Result
+
+OnResult = Callable[[Result], None]
+START_TIMEOUT = 120.0  # seconds until a worker is ready: imports, and what a setup does
+MOST_FAILED_STARTS = 3  # in a row; after that nothing is tried again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What every worker of a run is told."""
+
+    backend: str
+    device: str = "cpu"
+    setup: str | None = None  # "module:function" that registers backends in the worker
+    threads: int = 1
+    path: tuple[str, ...] = ()  # further entries of the import path, for `setup`
+
+
+def run_isolated(
+    backend: str,
+    items: Sequence[Item],
+    *,
+    device: str = "cpu",
+    timeout: float = 120.0,
+    on_result: OnResult | None = None,
+    workers: int = 1,
+    setup: str | None = None,
+    path: Sequence[str] = (),
+) -> list[Result]:
+    """Run items against a backend, in worker processes; results in the order of the items, one each.
+
+    timeout: seconds for one item; on_result: called with each result as it comes, one at a time
+    setup: "module:function", called in each worker before anything else; path: where its module may lie
+    """
+    job = Job(backend=backend, device=device, setup=setup, path=tuple(path))
+    crew = _Crew(job=job, items=list(items), timeout=timeout, on_result=on_result)
+    threads = [threading.Thread(target=crew.work, daemon=True) for _ in range(max(1, min(workers, len(items))))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [crew.results[index] for index in range(len(crew.items))]
+
+
+class _Crew:
+    """The items, handed out in order to however many threads, each of which has one worker process at a time."""
+
+    def __init__(self, *, job: Job, items: list[Item], timeout: float, on_result: OnResult | None) -> None:
+        self.items = items
+        self.results: dict[int, Result] = {}
+        self._job, self._timeout, self._on_result = job, timeout, on_result
+        self._next = iter(range(len(items)))
+        self._lock = threading.Lock()
+        self._failed_starts = 0
+
+    def work(self) -> None:
+        """Take items until there are none."""
+        worker: _Worker | None = None
+        try:
+            while (index := self._take()) is not None:
+                worker, result = self._one(worker, self.items[index])
+                self._keep(index, result)
+        finally:
+            if worker is not None:
+                worker.close()
+
+    def _take(self) -> int | None:
+        with self._lock:
+            return next(self._next, None)
+
+    def _keep(self, index: int, result: Result) -> None:
+        with self._lock:
+            self.results[index] = result
+            if self._on_result is not None:
+                self._on_result(result)
+
+    def _one(self, worker: _Worker | None, item: Item) -> tuple[_Worker | None, Result]:
+        """One item, and the worker that is left afterwards."""
+        started = time.perf_counter()
+        if worker is None:
+            worker = self._start()
+        if isinstance(worker, _DeadWorker):
+            return None, _result(item, Outcome.CRASH, f"no worker: {worker.why}", started)
+        answer = worker.ask(item, self._timeout)
+        if isinstance(answer, dict):
+            result = Result.from_json(answer)
+            return _unless_crashed(worker, result), result
+        worker.kill()
+        outcome = answer
+        why = "no answer" if outcome is Outcome.TIMEOUT else worker.epitaph()
+        text = f"{why} after {time.perf_counter() - started:.1f} s"
+        if CHECKS[item.check].kind == "probe":
+            outcome = Outcome.REFUSED
+        return None, _result(item, outcome, text, started)
+
+    def _start(self) -> Any:
+        """A ready worker, or why there is none."""
+        if self._failed_starts >= MOST_FAILED_STARTS:
+            return _DeadWorker("earlier ones never came up")
+        worker = _Worker(self._job)
+        said = worker.receive(START_TIMEOUT)
+        if isinstance(said, dict) and said.get("ready"):
+            self._failed_starts = 0
+            return worker
+        worker.kill()
+        self._failed_starts += 1
+        return _DeadWorker(said["failed"] if isinstance(said, dict) else worker.epitaph())
+
+
+def _unless_crashed(worker: _Worker, result: Result) -> _Worker | None:
+    """A worker whose item tried to leave the process is not used again."""
+    if result.outcome is not Outcome.CRASH:
+        return worker
+    worker.close()
+    return None
+
+
+def _result(item: Item, outcome: Outcome, message: str, started: float) -> Result:
+    clauses = item.clauses or CHECKS[item.check].clauses_of(item.case)
+    return Result(
+        id=item.id, outcome=outcome, clauses=clauses, message=message, seconds=time.perf_counter() - started
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _DeadWorker:
+    why: str
+
+
+class _Worker:
+    """One worker process and the thread that reads what it says."""
+
+    def __init__(self, job: Job) -> None:
+        environment = dict(os.environ)
+        environment["PYTHONPATH"] = os.pathsep.join((*job.path, *filter(None, [environment.get("PYTHONPATH")])))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "attn_backends.conformance.worker"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, encoding="utf-8",
+            env=environment, start_new_session=True,
+        )  # fmt: skip
+        self._said: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+        self._tell({"backend": job.backend, "device": job.device, "setup": job.setup, "threads": job.threads})
+
+    def _listen(self) -> None:
+        stream = self._process.stdout
+        if stream is not None:
+            with stream:
+                for line in stream:
+                    self._said.put(line)
+        self._said.put(None)
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # a dead worker is noticed when it says nothing
+            if self._process.stdin is not None:
+                self._process.stdin.write(json.dumps(message) + "\n")
+                self._process.stdin.flush()
+
+    def ask(self, item: Item, timeout: float) -> dict[str, Any] | Outcome:
+        """The result of an item as JSON; CRASH or TIMEOUT where there is none."""
+        self._tell({"id": item.id, "clauses": list(item.clauses)})
+        return self.receive(timeout)
+
+    def receive(self, timeout: float) -> dict[str, Any] | Outcome:
+        """The next message; CRASH when the worker is gone, TIMEOUT when it says nothing."""
+        try:
+            line = self._said.get(timeout=timeout)
+        except queue.Empty:
+            return Outcome.TIMEOUT
+        try:
+            found = None if line is None else json.loads(line)
+        except ValueError:  # somebody wrote into the channel, or died within a line
+            found = None
+        return found if isinstance(found, dict) else Outcome.CRASH
+
+    def epitaph(self) -> str:
+        """How the process ended."""
+        code = self._process.wait()
+        if code >= 0:
+            return f"the process ended with exit code {code}"
+        with contextlib.suppress(ValueError):
+            return f"the process died of {signal.Signals(-code).name}"
+        return f"the process died of signal {-code}"
+
+    def kill(self) -> None:
+        """End the worker and what it started, if it has not ended by itself."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=0.2)
+        with contextlib.suppress(OSError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._shut()
+
+    def close(self) -> None:
+        """Let the worker end: its input does."""
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=5)
+        self.kill()
+
+    def _shut(self) -> None:
+        self._process.wait()
+        self._listener.join()
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()

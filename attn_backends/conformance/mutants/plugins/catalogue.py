@@ -1,0 +1,16 @@
+"""Every lie."""
+
+from __future__ import annotations
+
+from attn_backends.conformance.mutants.plugins import helpers, kernels, packages
+from attn_backends.conformance.mutants.plugins.lie import Lie
+
+
+def all_lies() -> tuple[Lie, ...]:
+    """Those of kernels, of packages and of helpers."""
+    return (*kernels.LIES, *packages.LIES, *helpers.LIES)
+
+
+def lie_named(name: str) -> Lie:
+    """The lie of this name. Raises KeyError."""
+    return {one.name: one for one in all_lies()}[name]

@@ -1,0 +1,247 @@
+"""What will run against a backend, what cannot, and why: from its declaration alone, nothing is loaded or run.
+
+Every box that this device has gets its cases (`generating`), each against the oracle; some of them for every exact rig
+and property; and for every axis a case just outside, which must be refused. A declared feature that no case shows is
+listed, and fails the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import attn_backends
+from attn_backends.box import Box, Table, axis_values
+from attn_backends.capability import FITS_ANY, TABLE, Row
+from attn_backends.conformance.case import Case
+from attn_backends.conformance.case_request import needs_backward, request_of
+from attn_backends.conformance.checks import CHECKS
+from attn_backends.conformance.checks.check import Check
+from attn_backends.conformance.flips import ON_REQUEST, flipped, small_enough
+from attn_backends.conformance.gaps import refused_by_gap
+from attn_backends.conformance.generating import BoxCases, Scope, cases_of
+from attn_backends.conformance.item import Item
+from attn_backends.conformance.record import LEVELS
+from attn_backends.conformance.standing import graph_level, here, standing
+from attn_backends.device import Device
+from attn_backends.errors import UnfitBackendError
+from attn_backends.registry.manifest import Manifest
+from attn_backends.registry.registry import default_registry
+
+PER_PROPERTY = {"quick": 3, "full": 10, "deep": 40}  # cases per property and box
+PER_FLIP = {"quick": 1, "full": 2, "deep": 6}  # refused cases per axis and box
+SLOW = {"compiled": 3, "captured": 6, "batch_invariant": 2}  # at most so many cases per box
+LONG = {"quick": 300, "full": 2100, "deep": 4200}  # keys of the batch_invariant cases
+_NOT_COVERED = ("device", "arch", "compile", "graph", "unknown_feature", "index_width")  # no word of a case says these
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """items: run these, in this order; not_run: what other hardware would run; uncovered: (axis, value) with no case."""
+
+    items: tuple[Item, ...]
+    not_run: tuple[Item, ...] = ()
+    notes: tuple[str, ...] = ()
+    uncovered: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(slots=True)
+class _Draft:
+    items: dict[str, Item] = field(default_factory=dict)
+    not_run: dict[str, Item] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    cases: list[Case] = field(default_factory=list)  # declared here, and run
+
+    def add(self, check: Check, case: Case) -> None:
+        """One check on one case, once."""
+        item = Item(check.name, case, check.clauses_of(case))
+        self.items.setdefault(item.id, item)
+
+
+def plan(manifest: Manifest, level: str, device: Device, table: Table = TABLE) -> Plan:
+    """The plan for one backend on one device, real or pretended. Raises ValueError for a level that is none."""
+    if level not in LEVELS:
+        raise ValueError(f"level {level!r} is none of {', '.join(LEVELS)}")
+    draft = _Draft()
+    present = here(manifest.boxes, device, table)
+    for box in manifest.boxes:
+        if box in present:
+            _plan_box(draft, manifest, Scope(box=box, device=device, level=level, table=table))
+        else:
+            _plan_elsewhere(draft, box, level, table)
+    uncovered = _uncovered(present, draft.cases, device, table) if present else ()
+    draft.notes += [f"{axis} {value} is declared and no case shows it" for axis, value in uncovered]
+    if not present:
+        draft.notes.append(f"no box declares {device.describe()}")
+    return Plan(
+        items=tuple(draft.items.values()), not_run=tuple(draft.not_run.values()), notes=tuple(draft.notes),
+        uncovered=tuple(uncovered),
+    )  # fmt: skip
+
+
+def _plan_box(draft: _Draft, manifest: Manifest, scope: Scope) -> None:
+    found = cases_of(scope)
+    if found.base is None:
+        draft.notes.append(f"{scope.box.source}: no case of the suite lies in this box")
+        return
+    if found.pairs[0] < found.pairs[1]:
+        draft.notes.append(
+            f"{scope.box.source}: {found.pairs[0]} of {found.pairs[1]} pairs of options met or ruled out"
+        )
+    open_cases = _not_refused(draft, manifest, scope, found)
+    draft.cases += open_cases
+    for case in open_cases:
+        draft.add(CHECKS["gradients" if needs_backward(case) else "oracle"], case)
+    for check in CHECKS.values():
+        if check.kind in ("exact", "property") or check.name in ("lse_gradients", "d_out_strides"):
+            _plan_property(draft, check, scope, open_cases)
+    for row in scope.table:
+        _plan_refusals(draft, manifest, scope, found.base, row)
+
+
+def _not_refused(draft: _Draft, manifest: Manifest, scope: Scope, found: BoxCases) -> list[Case]:
+    """The cases that the selector lets through; those in a known gap are probed, so that a fixed gap is noticed."""
+    kept = []
+    for case in found.cases:
+        codes = _refused_under(manifest, case, scope.device)
+        if refused_by_gap(codes):
+            draft.add(CHECKS["probe-gap"], case)
+        elif codes and set(codes) <= {"quarantine", "check", "smem"}:
+            draft.notes.append(f"{case.id} is refused here: {', '.join(codes)}")
+        else:
+            kept.append(case)
+    return kept
+
+
+def _refused_under(manifest: Manifest, case: Case, device: Device) -> tuple[str, ...]:
+    """The codes of a refusal of this backend, empty where it is selected (or not registered)."""
+    if manifest.name not in default_registry().snapshot().names():
+        return ()
+    policy = attn_backends.Policy(numerics=frozenset({"exact", manifest.numerics}))
+    try:
+        attn_backends.select(request_of(case), backend=manifest.name, policy=policy, device=device)
+    except UnfitBackendError as error:
+        reasons = error.decision.candidate(manifest.name).reasons if error.decision else ()
+        return tuple(dict.fromkeys(reason.code for reason in reasons))
+    return ()
+
+
+def _plan_property(draft: _Draft, check: Check, scope: Scope, cases: list[Case]) -> None:
+    """A few cases that differ much, for one check."""
+    if LEVELS.index(check.level) > LEVELS.index(scope.level) or (check.gpu and scope.device.kind == "cpu"):
+        return
+    if check.name == "batch_invariant":
+        cases = [*(_long(scope, case) for case in cases if case.batch_invariant), *cases]
+    if check.name == "compiled":
+        cases = [case for case in cases if _admits_compile(scope, case)]
+    if check.name == "captured":
+        cases = [case for case in cases if graph_level([scope.box], case, scope.device, scope.table) != "never"]
+    fitting = [case for case in cases if check.applies(case)]
+    most = min(PER_PROPERTY[scope.level], SLOW.get(check.name, 1000))
+    for case in _spread(fitting, most):
+        draft.add(check, case)
+
+
+def _long(scope: Scope, case: Case) -> Case:
+    """The case with many keys, if the box takes that."""
+    longer = case.replace(seq_q=3, seq_k=LONG[scope.level])
+    return longer if scope.admits(longer) else case
+
+
+def _admits_compile(scope: Scope, case: Case) -> bool:
+    request = request_of(case).replace(compile=True)
+    return standing([scope.box], request, scope.device, scope.table).fits
+
+
+def _spread(cases: list[Case], most: int) -> list[Case]:
+    """Cases that share as few values as possible with those taken before."""
+    taken: list[Case] = []
+    seen: dict[tuple[str, object], int] = {}
+    left = list(cases)
+    while left and len(taken) < most:
+        best = min(left, key=lambda case: sum(seen.get(fact, 0) for fact in _facts(case)))
+        left.remove(best)
+        taken.append(best)
+        for fact in _facts(best):
+            seen[fact] = seen.get(fact, 0) + 1
+    return taken
+
+
+def _facts(case: Case) -> list[tuple[str, object]]:
+    return [(name, getattr(case, name)) for name in case.__dataclass_fields__]
+
+
+def _plan_refusals(draft: _Draft, manifest: Manifest, scope: Scope, base: Case, row: Row) -> None:
+    """Cases one step outside the declaration on one axis: refused, and at higher levels run all the same."""
+    refusal, probe = CHECKS[f"refused-{row.axis}"], CHECKS.get(f"probe-{row.axis}")
+    if row.axis in ON_REQUEST:
+        if not any(item.check == refusal.name for item in draft.items.values()):
+            draft.add(refusal, base)
+        return
+    outside = _outside(manifest.boxes, scope, base, row.axis)
+    for case in outside[: PER_FLIP[scope.level]]:
+        draft.add(refusal, case)
+        if scope.level != "quick" and probe is not None and probe.applies(case):
+            draft.add(probe, case)
+
+
+def _outside(boxes: Iterable[Box], scope: Scope, base: Case, axis: str) -> list[Case]:
+    """Flips that no box takes and whose nearest box misses this axis, those that miss it alone first."""
+    found = []
+    for case in flipped(base, axis):
+        stands = standing(tuple(boxes), request_of(case), scope.device, scope.table)
+        if axis in stands.axes:
+            found.append((len(stands.axes), not small_enough(case), case))
+    return [case for _, _, case in sorted(found, key=lambda entry: entry[:2])]
+
+
+def _plan_elsewhere(draft: _Draft, box: Box, level: str, table: Table) -> None:
+    """A box of other hardware: its cases, which do not run here."""
+    device = _device_of(box, table)
+    if device is None:
+        draft.notes.append(f"{box.source}: no device is known that it declares")
+        return
+    found = cases_of(Scope(box=box, device=device, level=level, table=table))
+    for case in found.cases:
+        check = CHECKS["gradients" if needs_backward(case) else "oracle"]
+        item = Item(check.name, case, check.clauses_of(case))
+        draft.not_run.setdefault(item.id, item)
+    draft.notes.append(f"{box.source}: not run here, it declares {device.describe()}")
+
+
+def _device_of(box: Box, table: Table) -> Device | None:
+    """A pretended device that a box declares."""
+    known = [Device.pretend(name) for name in Device.pretendable()]
+    return next((device for device in known if here([box], device, table)), None)
+
+
+def _uncovered(boxes: list[Box], cases: list[Case], device: Device, table: Table) -> list[tuple[str, str]]:
+    """Declared words that no case has."""
+    shown: set[tuple[str, object]] = set()
+    for case in cases:
+        for row, value in zip(table, axis_values(request_of(case), device, table), strict=True):
+            if value is not FITS_ANY:
+                shown |= {(row.axis, one) for one in (value if row.parts else (value,))}
+    return [
+        (row.axis, str(word))
+        for index, row in enumerate(table)
+        if row.axis not in _NOT_COVERED
+        for word in _words(row)
+        if _declared(boxes, index, word) and (row.axis, word) not in shown
+    ]
+
+
+def _words(row: Row) -> tuple[object, ...]:
+    """Every value of an axis that is a closed list."""
+    if row.kind.name == "flags":
+        return (False, True)
+    return tuple(row.kind.legal.split(" | ")) if row.kind.name == "names" else ()
+
+
+def _declared(boxes: list[Box], index: int, word: object) -> bool:
+    """Whether a box writes the value out; neutral values that nobody wrote do not count."""
+    for box in boxes:
+        entries = [entry for entry in box.entries[index] if entry is not None]
+        if any(entry.admits(word) for entry in entries):
+            return True
+    return False

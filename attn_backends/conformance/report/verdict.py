@@ -1,0 +1,54 @@
+"""Whether a run is good, in one place: outcomes and notes. Every report, exit code and certificate asks here.
+
+A note that starts with `error:` fails the run as a bad outcome does: a gap that passes, matches nothing or has expired,
+a declared feature that no case exercised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from attn_backends.conformance.outcome import Outcome, Result
+from attn_backends.conformance.record import RunRecord
+
+ERROR = "error: "
+
+
+def conforms(record: RunRecord) -> bool:
+    """Nothing failed, no note is an error, and something passed. Says nothing of what was left out of a partial run."""
+    return record.conforms and not errors(record)
+
+
+def errors(record: RunRecord) -> list[str]:
+    """The notes that fail the run, without their mark."""
+    return [note.removeprefix(ERROR) for note in record.notes if note.startswith(ERROR)]
+
+
+def remarks(record: RunRecord) -> list[str]:
+    """The other notes."""
+    return [note for note in record.notes if not note.startswith(ERROR)]
+
+
+def worst_first(results: Iterable[Result]) -> list[Result]:
+    """Results in the order of `Outcome`, SILENT_WRONG first; in the order of the run among equals."""
+    rank = {outcome: place for place, outcome in enumerate(Outcome)}
+    return sorted(results, key=lambda result: rank[result.outcome])
+
+
+def failing(record: RunRecord) -> list[Result]:
+    """What fails the run, the worst first."""
+    return worst_first(result for result in record.results if result.outcome.bad)
+
+
+def warnings(record: RunRecord) -> list[Result]:
+    """Undeclared and right: harmless here, in the way of a certificate."""
+    return [result for result in record.results if result.outcome is Outcome.UNDERCLAIM]
+
+
+def message_of(result: Result) -> str:
+    """What was seen; a result that is right has nothing to say for itself, so an UNDERCLAIM is put into words here."""
+    if result.message or result.outcome is not Outcome.UNDERCLAIM:
+        return result.message
+    check = result.id.partition("/")[0]
+    axis = check.removeprefix("probe-")
+    return f"right, and the manifest does not declare it ({axis})" if axis != check else "right, and not declared"
