@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import is_grad_enabled  # names of this module: the hot path looks them up at every call
+from torch.compiler import is_compiling
 
 from attn_backends.host.arguments import Arguments, arguments
 from attn_backends.host.dispatch import find_bound, registry, remember
@@ -80,12 +82,12 @@ def attention(
         Dv, or a paged cache with `block_table`: [pages, page_size, Hkv, D] (`NHD`), [pages, Hkv, page_size, D] (`HND`).
     causal: later keys are hidden, on the diagonal that ends at the last key (`causal_alignment="bottom_right"`) or
         starts at the first (`"top_left"`). window_left, window_right: tokens seen besides oneself, -1 = all.
-    softmax_scale: None = 1/sqrt(D). softcap: cap * tanh(score / cap), before the mask.
+    softmax_scale: None = 1/sqrt(D); one beyond float32 overflows. softcap: cap * tanh(score / cap), before the mask.
     sinks: float32 [Hq], raw logits in the denominator. alibi_slopes: float32 [Hq] or [B, Hq].
     attn_mask: bool (True = visible) or float (added), 2 to 4 dims that broadcast to [B, Hq, Sq, Sk].
     cu_seqlens_q, cu_seqlens_k: int32 [B + 1] with `thd`. seq_lens: int32 [B], valid keys. block_table: int32
         [B, max_pages]. *_descale: float32, multiply on read; granularity from the shape, or named.
-    dropout_p, dropout_seed: counter-based dropout; without a seed one is drawn from torch's generator.
+    dropout_p, dropout_seed: counter-based dropout, a seed of 64 bits; without one it is drawn from torch's generator.
     backend: use this one or raise. policy: see `Policy`. validate: check lengths and tables by value, also on a GPU.
 
     Returns out, shaped as q with Dv and in q's dtype (or `out_dtype`), or (out, lse) with lse float32, natural log,
@@ -97,20 +99,26 @@ def attention(
         and seq_lens is None and block_table is None and q_descale is None and k_descale is None and v_descale is None
         and out is None and cu_seqlens_k is None and max_seqlen_q is None and max_seqlen_k is None
         and q_granularity is None and k_granularity is None and v_granularity is None and scale_block is None
-        and out_dtype is None and graph is None and not dropout_p
+        and out_dtype is None and graph is None and type(dropout_p) is float and not dropout_p and dropout_seed is None
+        and return_lse is False and type(window_left) is int and type(window_right) is int
+        and (softmax_scale is None or type(softmax_scale) is float) and (softcap is None or type(softcap) is float)
+    )  # fmt: skip
+    exact = (  # 1, 1.0 and True are equal keys, but not all of them are legal: others go the long way, which says so
+        type(causal) is bool and type(deterministic) is bool  # type: ignore[redundant-expr]  # callers pass anything
+        and type(batch_invariant) is bool and type(validate) is bool and type(nan_safe) is bool  # type: ignore[redundant-expr]  # likewise
     )  # fmt: skip
     global last_call
     key = None
-    if plain and not torch.compiler.is_compiling():
+    if plain and exact and not is_compiling():
         try:  # inline, because packing forty arguments for a function costs more than the look-up
             key = (
                 q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, q.device, k.device, v.device,
                 None if q.is_contiguous() else q.stride(), None if k.is_contiguous() else k.stride(),
                 None if v.is_contiguous() else v.stride(),
                 registry.alignment_matters and (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15,
-                torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad),
+                is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad),
                 layout, causal, causal_alignment, window_left, window_right, softmax_scale, softcap, kv_layout,
-                return_lse, deterministic, batch_invariant, backend, policy, phase, attn_type, validate, nan_safe,
+                deterministic, batch_invariant, backend, policy, phase, attn_type, validate, nan_safe,
                 open_scopes(), deciding_knobs(), registry.changes, changes(),
             )  # fmt: skip
             last, bound = last_call  # layers of a model ask alike: comparing costs half of hashing
@@ -132,7 +140,7 @@ def attention(
         dropout_seed=dropout_seed, q_granularity=q_granularity, k_granularity=k_granularity, v_granularity=v_granularity,
         scale_block=scale_block, nan_safe=nan_safe,
     )  # fmt: skip
-    if torch.compiler.is_compiling():
+    if is_compiling():
         from attn_backends.integrations.compiled import compiled_attention
 
         return compiled_attention(q, k, v, given)  # type: ignore[no-any-return]  # (out, lse) or out

@@ -34,8 +34,9 @@ def merge_states(
     lse_a, lse_b: float32 (float64 is accepted) [B, Hq, Sq], packed [Hq, Tq]; natural log, -inf = saw no key
 
     Computed in float32, in float64 if any tensor is; `out` has out_a's dtype, `lse` has lse_a's.
-    Raises RequestError for another layout, dtype or shape.
+    Raises RequestError for another layout, dtype, shape or device.
     """
+    _check_tensors({"out_a": out_a, "lse_a": lse_a, "out_b": out_b, "lse_b": lse_b})
     _check(out_a, lse_a, out_b, lse_b, layout)
     exact = torch.float64 if torch.float64 in (out_a.dtype, out_b.dtype, lse_a.dtype, lse_b.dtype) else torch.float32
     log_a, log_b = lse_a.to(exact), lse_b.to(exact)
@@ -63,6 +64,14 @@ def _beside(values: torch.Tensor, dims: int, layout: str) -> torch.Tensor:
     """[.., Hq, Sq] as a view that multiplies an `out` of that many dims and layout."""
     heads_last = dims == 3 or layout == "bshd"
     return (values.transpose(-1, -2) if heads_last else values).unsqueeze(-1)
+
+
+def _check_tensors(named: dict[str, torch.Tensor]) -> None:
+    for name, given in named.items():
+        if not isinstance(given, torch.Tensor):
+            raise RequestError(name, type(given).__name__, "a torch.Tensor")
+        if given.device != named["out_a"].device:
+            raise RequestError(name, f"on {given.device}", f"on {named['out_a'].device}, as out_a")
 
 
 def _check(out_a: torch.Tensor, lse_a: torch.Tensor, out_b: torch.Tensor, lse_b: torch.Tensor, layout: str) -> None:

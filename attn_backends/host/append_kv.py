@@ -54,6 +54,10 @@ def append_kv(
     """
     if kv_layout not in KV_LAYOUTS:
         raise RequestError("kv_layout", kv_layout, "one of " + ", ".join(KV_LAYOUTS))
+    named = {"k": k, "v": v, "k_cache": k_cache, "v_cache": v_cache, "slot_mapping": slot_mapping}
+    for name, given in named.items():
+        if not isinstance(given, torch.Tensor):
+            raise RequestError(name, type(given).__name__, "a torch.Tensor")
     writes = [
         _plan("k", k, k_cache, k_descale, (k_granularity, None), kv_layout),
         _plan("v", v, v_cache, v_descale, (v_granularity, k_granularity), kv_layout),
@@ -156,8 +160,10 @@ def _plan_quantised(
     if descale is None:
         raise RequestError(field, None, f"a float32 descale, since the {name} cache holds {pages.dtype}")
     if not isinstance(descale, torch.Tensor):
+        if type(descale) not in (int, float):
+            raise RequestError(field, descale, "a float, or a float32 tensor")
         descale = torch.full((), float(descale), dtype=torch.float32, device=rows.device)
-    if descale.numel() == 1 and descale.dim() < 2:  # one number may lie on the host
+    if descale.numel() == 1 and descale.dim() < 2 and descale.device.type == "cpu":  # one number may lie on the host
         descale = descale.to(rows.device)
     if descale.dtype != torch.float32 or descale.device != rows.device:
         raise RequestError(field, _facts(descale), f"a float or a float32 tensor on {rows.device}")
@@ -172,6 +178,8 @@ def _plan_quantised(
 
 def _check_slots(slots: torch.Tensor, writes: list[_Write]) -> None:
     keys, values = writes
+    if values.rows.device != keys.rows.device:
+        raise RequestError("v", f"a tensor on {values.rows.device}", f"on {keys.rows.device}, where k is")
     tokens = keys.rows.shape[0]
     if values.rows.shape[0] != tokens or values.rows.shape[1] != keys.rows.shape[1]:
         raise RequestError("v", _facts(values.rows), f"{tokens} tokens of {keys.rows.shape[1]} heads, as k has")

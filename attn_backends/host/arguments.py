@@ -66,7 +66,11 @@ NAMES = tuple(field.name for field in dataclasses.fields(Arguments))
 
 def arguments(given: dict[str, Any]) -> Arguments:
     """Arguments from keywords. Raises RequestError for a name that is none, with the nearest."""
-    for name, value in given.items():
-        if name not in NAMES:
-            raise RequestError(name, value, "an argument of attention()", hint=nearest_names(name, NAMES))
-    return Arguments(**given)
+    try:
+        return Arguments(**given)
+    except TypeError:
+        for name, value in given.items():
+            if name not in NAMES:
+                near = nearest_names(name, NAMES)
+                raise RequestError(name, value, "an argument of attention()", hint=near) from None
+        raise

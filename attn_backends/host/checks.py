@@ -41,22 +41,20 @@ _WHOLE = {
     "max_seqlen_q": 0,
     "max_seqlen_k": 0,
     "scale_block": 1,
-    "dropout_seed": None,
-}  # least value, where there is one
+}  # least value
 
 
 def check_types(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Arguments) -> None:
     """Every argument is of the kind that it says. Raises RequestError, or PolicyError for a policy that is none."""
     named = {"q": q, "k": k, "v": v, **{name: given for name in _TENSORS if (given := getattr(a, name)) is not None}}
     for name, tensor in named.items():
-        if not isinstance(tensor, torch.Tensor):
-            raise RequestError(name, type(tensor).__name__, "a torch.Tensor")
-        if tensor.layout != torch.strided:
-            raise RequestError(name, str(tensor.layout), "a strided tensor")
+        _check_plain(name, tensor)
     for name, least in _WHOLE.items():
         given = getattr(a, name)
-        if given is not None and (type(given) is not int or (least is not None and given < least)):
-            raise RequestError(name, given, "none or a whole number" + ("" if least is None else f" >= {least}"))
+        if given is not None and (type(given) is not int or given < least):
+            raise RequestError(name, given, f"none or a whole number >= {least}")
+    if a.dropout_seed is not None:
+        check_seed(a.dropout_seed)
     if a.block_mask is not None and not isinstance(a.block_mask, BlockMask):
         raise RequestError("block_mask", type(a.block_mask).__name__, "an attn_backends.BlockMask")
     if not isinstance(a.validate, bool):
@@ -67,6 +65,21 @@ def check_types(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Arguments)
         raise PolicyError(f"policy: got {type(a.policy).__name__}; allowed: none or an attn_backends.Policy")
 
 
+def _check_plain(name: str, tensor: object) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise RequestError(name, type(tensor).__name__, "a torch.Tensor")
+    if tensor.layout != torch.strided:
+        raise RequestError(name, str(tensor.layout), "a strided tensor")
+    if tensor.is_nested:
+        raise RequestError(name, "a nested tensor", "a plain tensor", hint="layout='thd' packs several lengths")
+
+
+def check_seed(seed: object) -> None:
+    """Raise RequestError unless the seed is a whole number of 64 bits without sign."""
+    if type(seed) is not int or not 0 <= seed < 2**64:
+        raise RequestError("dropout_seed", seed, "none or a whole number from 0 to 2**64 - 1")
+
+
 def check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Arguments, g: Geometry) -> None:
     """Everything about dtypes, devices and shapes that metadata tells. Raises RequestError."""
     _check_dense_dtypes(q, k, v)
@@ -75,6 +88,7 @@ def check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Argument
     _check_per_head("sinks", a.sinks, [(g.num_q_heads,)])
     _check_per_head("alibi_slopes", a.alibi_slopes, [(g.num_q_heads,), (g.batch, g.num_q_heads)])
     _check_mask(q, a, g)
+    _check_gradients(a)
     if a.block_mask is not None:
         a.block_mask.check(batch=g.batch, num_q_heads=g.num_q_heads, seq_q=g.seq_q, seq_k=g.seq_k)
 
@@ -98,7 +112,8 @@ def _check_devices(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Argumen
     for name in ("attn_mask", "sinks", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_k", "seq_lens", "block_table", "out",
                  "q_descale", "k_descale", "v_descale"):  # fmt: skip
         given = getattr(a, name)
-        if isinstance(given, torch.Tensor) and not (name.endswith("descale") and given.numel() == 1):
+        number = name.endswith("descale") and isinstance(given, torch.Tensor) and given.numel() == 1
+        if isinstance(given, torch.Tensor) and not (number and given.device.type == "cpu"):
             named[name] = given
     for name, tensor in named.items():
         if tensor.device != q.device:
@@ -112,6 +127,25 @@ def _check_per_head(name: str, tensor: torch.Tensor | None, shapes: list[tuple[i
     if tensor.dtype != torch.float32 or tuple(tensor.shape) not in shapes:
         got = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
         raise RequestError(name, got, f"float32 {legal}")
+
+
+def _check_gradients(a: Arguments) -> None:
+    """No gradient is lost silently: what asks for one and gets none is refused."""
+    if not torch.is_grad_enabled():
+        return
+    for name, allowed in NOT_DIFFERENTIABLE.items():
+        given = getattr(a, name)
+        if isinstance(given, torch.Tensor) and given.requires_grad:
+            raise RequestError(name, "a tensor that requires a gradient", allowed)
+
+
+NOT_DIFFERENTIABLE = {
+    "alibi_slopes": "a detached tensor: slopes are not differentiable; as a float attn_mask they are",
+    "q_descale": "a detached tensor: descales are not differentiable",
+    "k_descale": "a detached tensor: descales are not differentiable",
+    "v_descale": "a detached tensor: descales are not differentiable",
+    "out": "a tensor that requires no gradient, since it is overwritten",
+}
 
 
 def _check_mask(q: torch.Tensor, a: Arguments, g: Geometry) -> None:

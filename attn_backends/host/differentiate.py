@@ -38,7 +38,7 @@ class _Attention(torch.autograd.Function):
         call = bound.call(q, k, v, a)
         bound.run(call)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(q, k, v, mask, sinks, call.out, call.lse)
+        ctx.save_for_backward(q, k, v, mask, sinks, call.out, call.lse, *_further_tensors(call))
         ctx.bound = bound
         ctx.call = stored_call(call)
         result = bound.result(call, a)
@@ -48,7 +48,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out: torch.Tensor | None, d_lse: torch.Tensor | None) -> tuple[Any, ...]:
-        q, k, v, mask, sinks, out, lse = ctx.saved_tensors
+        q, k, v, mask, sinks, out, lse, *_ = ctx.saved_tensors  # raises where one was modified since the forward
         if d_out is None and d_lse is None:
             return (None,) * 7
         bound = ctx.bound
@@ -66,6 +66,16 @@ class _Attention(torch.autograd.Function):
 
 def _as(gradient: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor | None:
     return None if gradient is None else gradient.to(like.dtype)
+
+
+def _further_tensors(call: Call) -> list[torch.Tensor]:
+    """Lengths, tables, slopes, descales and blocks: the call keeps them; saved as well, their changes are noticed."""
+    block = call.block_mask
+    further = [
+        call.alibi_slopes, call.cu_seqlens_q, call.cu_seqlens_k, call.seq_lens, call.block_table, call.q_descale,
+        call.k_descale, call.v_descale, *(() if block is None else (block.blocks, block.mask)),
+    ]  # fmt: skip
+    return [tensor for tensor in further if tensor is not None]
 
 
 def stored_call(call: Call) -> Call:
@@ -88,6 +98,7 @@ def restored_call(
 ) -> Call:
     """The stored call with its tensors back in place."""
     q, k, v = (bound.lowered(tensor) for tensor in (q, k, v))
+    mask = None if mask is None else bound.lowered_mask(mask)
     return dataclasses.replace(call, q=q, k=k, v=v, out=out, lse=lse, attn_mask=mask, sinks=sinks)
 
 
@@ -96,7 +107,8 @@ def run_backward(bound: Bound, call: Call, d_out: torch.Tensor, d_lse: torch.Ten
     if bound.empty or bound.loaded.backward is None:
         return _zero_grads(call)
     try:
-        return bound.loaded.backward(call, d_out, d_lse)  # type: ignore[no-any-return]  # a backend's contract
+        found: Grads = bound.without_autocast(bound.loaded.backward, call, d_out, d_lse)
+        return found
     except Exception as error:
         bound.note(error)
         raise

@@ -5,16 +5,14 @@ Everything that runs a call goes through here: `attention()`, the compiled op, l
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from attn_backends.device import Device
-from attn_backends.errors import LoadError
-from attn_backends.host.arguments import NAMES
+from attn_backends.errors import LoadError, NoBackendError, UnknownBackendError
 from attn_backends.host.checks import check_contents
-from attn_backends.host.keys import KEYED_BY_FACTS, extras_key
+from attn_backends.host.keys import extras_key, scalars_key, tensors_key
 from attn_backends.host.launch import Bound, Output, bind_call, check_out, checks_contents
 from attn_backends.host.reading import read_request
 from attn_backends.registry.hooking import active_hooks
@@ -26,6 +24,8 @@ from attn_backends.selector.select import changes, select
 
 if TYPE_CHECKING:
     from attn_backends.host.arguments import Arguments
+    from attn_backends.request import Request
+    from attn_backends.selector.decision import Decision
 
 bound_calls: dict[Any, Bound] = {}  # every call by everything it depends on
 _MAX_BOUND = 16384
@@ -63,10 +63,8 @@ def call_key(
     """Flat key of a call: the tensors' metadata, the arguments, and what may have changed since. None: no legal key."""
     try:
         extras = extras_key(a)
-        grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
         key = (
-            q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, v.dtype, q.device,
-            k.device, v.device, registry.alignment_matters and (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15, grad, _scalars(a), extras, gradients,
+            tensors_key(q, k, v, registry.alignment_matters), scalars_key(a), extras, gradients,
             open_scopes(), deciding_knobs(), registry.changes, changes(),
         )  # fmt: skip
         hash(key)
@@ -75,13 +73,10 @@ def call_key(
     return key
 
 
-_scalars = attrgetter(*(name for name in NAMES if name not in KEYED_BY_FACTS))
-
-
 def _bind_anew(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Arguments, gradients: tuple[bool, ...] | None
 ) -> Bound:
-    """Decide and bind. A backend that fails to load is left out, and the call decided again."""
+    """Decide and bind. A backend that fails to load, or went meanwhile, is left out, and the call decided again."""
     request, geometry = read_request(q, k, v, a, gradients)
     check_out(request, q, a, geometry)  # a bad call is refused as such, before any backend is looked at
     if checks_contents(q, a):
@@ -89,7 +84,7 @@ def _bind_anew(
     device = device_of(q.device)
     while True:
         decision = select(request, backend=a.backend, policy=a.policy, device=device)
-        raise_unless_chosen(decision)
+        _raise_unless_chosen(decision, request)
         name = decision.backend or ""
         try:
             return bind_call(decision, registry.load(name), request, q, a, geometry)
@@ -98,6 +93,22 @@ def _bind_anew(
                 error.decision = decision
                 raise
             registry.remember_failure(name, str(error))
+        except UnknownBackendError:
+            if decision.forced is not None:
+                raise
+
+
+def _raise_unless_chosen(decision: Decision, request: Request) -> None:
+    """Raise the error of the cause if nothing was chosen; say so where gradients are what nobody has."""
+    try:
+        raise_unless_chosen(decision)
+    except NoBackendError as error:
+        stored = {request.q_format, request.k_format, request.v_format} != {"dense"}
+        if request.needs_backward and (stored or request.page_size is not None):
+            what = "quantised tensors" if stored else "a paged cache"
+            hint = f"gradients: no backend has a backward over {what}; call under torch.no_grad(), or detach q"
+            error.args = (f"{error}\n{hint}",)
+        raise
 
 
 def remember(calls: dict[Any, Bound], key: Any, bound: Bound) -> None:

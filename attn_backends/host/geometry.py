@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from attn_backends.capability import KV_LAYOUTS, LAYOUTS
 from attn_backends.errors import RequestError
 
 if TYPE_CHECKING:
-    import torch
-
     from attn_backends.host.arguments import Arguments
 
 
@@ -156,11 +156,44 @@ def longest(name: str, given: int | None, cu_seqlens: torch.Tensor | None, graph
         if type(given) is not int or given < 0:
             raise RequestError(name, given, "none or a whole number >= 0")
         return given
-    if cu_seqlens is None or cu_seqlens.shape[0] < 2:
+    steps = steps_of(cu_seqlens)
+    if steps is None:
         return 0
     if graph not in (None, "never"):
         raise RequestError(name, None, f"a number, since graph={graph!r} allows no device-to-host sync")
-    return max(0, int((cu_seqlens[1:] - cu_seqlens[:-1]).max()))
+    return max(0, int(steps.max()))
+
+
+def steps_of(cu_seqlens: torch.Tensor | None) -> torch.Tensor | None:
+    """Length of each packed sequence; None where there is none, or no legal `cu_seqlens` (a later check says so)."""
+    if cu_seqlens is None or cu_seqlens.is_meta or cu_seqlens.dtype != torch.int32:
+        return None
+    return None if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 2 else cu_seqlens[1:] - cu_seqlens[:-1]
+
+
+def resolve_lengths(a: Arguments) -> None:
+    """Fill in what the caller left out and only the lengths tell (a sync on a GPU, unless given).
+
+    Whoever makes a request or a key of a call resolves it first, so that all of them see one call.
+    """
+    if a.cu_seqlens_q is None:
+        return
+    if a.max_seqlen_q is None:
+        a.max_seqlen_q = longest("max_seqlen_q", None, a.cu_seqlens_q, a.graph)
+    if a.max_seqlen_k is None and a.cu_seqlens_k is not None:
+        a.max_seqlen_k = longest("max_seqlen_k", None, a.cu_seqlens_k, a.graph)
+    if a.phase is None and a.block_table is not None:
+        a.phase = _phase_of_packed(a)
+
+
+def _phase_of_packed(a: Arguments) -> str | None:
+    """`append` or `mixed` by the lengths, where reading them costs no sync; None leaves it to the sizes."""
+    steps = steps_of(a.cu_seqlens_q)
+    if steps is None or steps.device.type != "cpu":
+        return None
+    if (a.max_seqlen_q or 0) <= 1:
+        return "decode"
+    return "append" if int(steps.min()) > 1 else "mixed"
 
 
 def _check_agreement(q: torch.Tensor, k: torch.Tensor, a: Arguments, g: Geometry) -> None:

@@ -7,10 +7,13 @@ change between calls of one shape is worked out once, in `bind_call`.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import empty_like, is_autocast_enabled  # names of this module: `fast` looks them up at every call
 
 from attn_backends.call import Call
 from attn_backends.errors import LoadError, RequestError
@@ -47,6 +50,7 @@ class Bound:
     final_dtype: torch.dtype  # what the caller gets; differs under a down-cast
     lse_shape: tuple[int, ...] | None
     geometry: Geometry
+    autocast_device: str
     empty: bool
     check_contents: bool
     downcast: torch.dtype | None
@@ -56,6 +60,7 @@ class Bound:
     simple: bool = False  # whether `fast` will do
     plan: Any = None
     planned: bool = False
+    number: int = field(default_factory=itertools.count().__next__)  # its own among all of this process
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Arguments) -> Output:
         """Run on tensors of the bound shape."""
@@ -77,12 +82,15 @@ class Bound:
 
     def fast(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """The shortest way, for a call without further tensors, gradients, LSE or anything to convert."""
-        out = torch.empty_like(q) if self.out_like_q else q.new_empty(self.out_shape, dtype=self.out_dtype)
+        out = empty_like(q) if self.out_like_q else q.new_empty(self.out_shape, dtype=self.out_dtype)
         fields = self.static.copy()
         fields["q"], fields["k"], fields["v"], fields["out"] = q, k, v, out
         call = Call.made_of(fields)
         try:
-            self.loaded.run(call)
+            if is_autocast_enabled(self.autocast_device):
+                self.without_autocast(self.loaded.run, call)
+            else:
+                self.loaded.run(call)
         except Exception as error:
             self.note(error)
             raise
@@ -90,6 +98,13 @@ class Bound:
         if active_hooks() is not None:
             self.tell_hooks(call)
         return out
+
+    def without_autocast(self, function: Callable[..., Any], *given: Any) -> Any:
+        """A backend's callable with autocast off: the call's dtypes and the kernel's numerics are those declared."""
+        if not is_autocast_enabled(self.autocast_device):
+            return function(*given)
+        with torch.autocast(self.autocast_device, enabled=False):
+            return function(*given)
 
     def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Arguments) -> Call:
         """The resolved call, outputs allocated."""
@@ -104,9 +119,8 @@ class Bound:
         for name in ("q_descale", "k_descale", "v_descale"):
             if name in given:
                 given[name] = torch.as_tensor(given[name], dtype=torch.float32, device=q.device)
-        mask = given.get("attn_mask")
-        if mask is not None and self.downcast is not None and mask.dtype not in (torch.bool, torch.float32):
-            given["attn_mask"] = mask.to(torch.float32)
+        if "attn_mask" in given:
+            given["attn_mask"] = self.lowered_mask(given["attn_mask"])
         call = Call(q=q, k=k, v=v, out=out, lse=lse, **self.static, **given)
         if self.static["dropout_p"] > 0:
             call.dropout_seed = _seed(a)
@@ -120,6 +134,10 @@ class Bound:
             return tensor
         return tensor.detach().to(self.downcast)
 
+    def lowered_mask(self, mask: torch.Tensor) -> torch.Tensor:
+        """The mask beside tensors that were cast down: bool or float32."""
+        return mask if self.downcast is None or mask.dtype == torch.bool else mask.detach().to(torch.float32)
+
     def run(self, call: Call) -> None:
         """Launch, and count it."""
         if self.empty:
@@ -128,7 +146,7 @@ class Bound:
         try:
             if self.loaded.plan is not None:
                 call.plan = self.planned_for(call)
-            self.loaded.run(call)
+            self.without_autocast(self.loaded.run, call)
         except Exception as error:
             self.note(error)
             raise
@@ -148,7 +166,7 @@ class Bound:
     def planned_for(self, call: Call) -> Any:
         """The backend's plan, made at the first call."""
         if not self.planned and self.loaded.plan is not None:
-            self.plan = self.loaded.plan(call)
+            self.plan = self.without_autocast(self.loaded.plan, call)
             self.planned = True
         return self.plan
 
@@ -187,7 +205,7 @@ def bind_call(
     out_shape = (*q.shape[:-1], g.head_dim_v)
     final = _final_dtype(q, a)
     downcast = getattr(torch, decision.downcast) if decision.downcast else None
-    computed = downcast if downcast is not None and a.out_dtype is None else final
+    computed = downcast if downcast is not None and request.out_dtype == "same" else final
     check_out(request, q, a, g)
     lse_shape = None
     if a.return_lse:
@@ -197,7 +215,7 @@ def bind_call(
     bound = Bound(
         decision=decision, loaded=loaded, account=account(decision), static=_static(request, a, g, q),
         out_shape=out_shape, out_like_q=q.is_contiguous() and computed == q.dtype and out_shape == tuple(q.shape),
-        out_dtype=computed, final_dtype=final, lse_shape=lse_shape, geometry=g, downcast=downcast,
+        out_dtype=computed, final_dtype=final, lse_shape=lse_shape, geometry=g, downcast=downcast, autocast_device=q.device.type if torch.amp.is_autocast_available(q.device.type) else "cpu",
         empty=q.numel() == 0, workspace_bytes=int(workspace), needs_backward=request.needs_backward,
         check_contents=checks_contents(q, a),
         converts=bool(chosen and chosen.conversions and loaded.conversions),
@@ -205,15 +223,21 @@ def bind_call(
     bound.simple = not (
         bound.needs_backward or bound.empty or downcast or workspace or loaded.plan or bound.converts or lse_shape
         or bound.check_contents or a.out is not None or a.dropout_p > 0
+        or any(getattr(a, name) is not None for name in _TENSORS)
     )  # fmt: skip
     return bound
 
 
 def _static(request: Request, a: Arguments, g: Geometry, q: torch.Tensor) -> dict[str, Any]:
-    """The fields of `Call` that are alike for every call of this shape, without those at their default."""
+    """The fields of `Call` that are alike for every call of this shape, without those at their default.
+
+    A window as long as both sequences hides nothing: no kernel need cope with a larger number.
+    """
+    beyond = g.seq_q + g.seq_k
     fields = {
-        "layout": a.layout, "causal": a.causal, "causal_alignment": a.causal_alignment, "window_left": a.window_left,
-        "window_right": a.window_right, "softcap": a.softcap, "max_seqlen_q": g.seq_q, "max_seqlen_k": g.seq_k,
+        "layout": a.layout, "causal": a.causal, "causal_alignment": a.causal_alignment,
+        "window_left": min(a.window_left, beyond), "window_right": min(a.window_right, beyond),
+        "softcap": a.softcap, "max_seqlen_q": g.seq_q, "max_seqlen_k": g.seq_k,
         "softmax_scale": float(q.shape[-1] ** -0.5 if a.softmax_scale is None else a.softmax_scale),
         "kv_layout": a.kv_layout, "scale_block": a.scale_block, "dropout_p": a.dropout_p,
         "needs_backward": request.needs_backward, "grad_bias": request.grad_bias, "grad_sinks": request.grad_sinks,
@@ -265,9 +289,7 @@ def _fill_empty(call: Call) -> None:
 
 
 def _seed(a: Arguments) -> int:
-    """The caller's seed, else one drawn from torch's default generator, so that `manual_seed` governs."""
+    """The caller's seed, else one drawn from torch's default generator of the CPU, so that `manual_seed` governs."""
     if a.dropout_seed is None:
-        return int(torch.randint(0, 2**62, ()).item())
-    if type(a.dropout_seed) is not int:  # it is no part of any key, so nobody else looks at each call's
-        raise RequestError("dropout_seed", a.dropout_seed, "none or a whole number")
+        return int(torch.randint(0, 2**62, (), device="cpu").item())
     return a.dropout_seed

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from attn_backends.device import Device
-from attn_backends.host.arguments import NAMES, Arguments
-from attn_backends.host.keys import KEYED_BY_FACTS, extras_key
+from attn_backends.host.arguments import NAMES, arguments
+from attn_backends.host.keys import KEYED_BY_FACTS, extras_key, tensors_key
 from attn_backends.host.launch import Bound, Output, bind_call
 from attn_backends.host.reading import read_request
 from attn_backends.registry.registry import default_registry
 from attn_backends.selector.select import select
 
 if TYPE_CHECKING:
+    import torch
+
+    from attn_backends.host.arguments import Arguments
     from attn_backends.registry.registry import Registry
     from attn_backends.selector.decision import Decision
 
@@ -49,28 +50,22 @@ class LoadedKernel:
             self._scalars["kv_layout"] = request.kv_layout
         if request.out_dtype != "same":
             self._scalars["out_dtype"] = request.out_dtype
+        for name in ("q_granularity", "k_granularity", "v_granularity"):
+            if getattr(request, name) != "none":
+                self._scalars[name] = getattr(request, name)
         self._bound: dict[Any, Bound] = {}
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **tensors: Any) -> Output:
-        """Run the kernel; `tensors` are further arguments of `attention()`."""
-        a = Arguments(**{**self._scalars, **tensors})
-        grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-        key = (
-            q.shape,
-            k.shape,
-            v.shape,
-            q.stride(),
-            k.stride(),
-            v.stride(),
-            q.dtype,
-            k.dtype,
-            v.dtype,
-            q.device,
-            grad,
-            extras_key(a),
-            tuple([item for item in tensors.items() if item[0] not in KEYED_BY_FACTS]),  # lengths, and other scalars
-        )
-        bound = self._bound.get(key)
+        """Run the kernel; `tensors` are further arguments of `attention()`. Raises RequestError for any other name."""
+        a = arguments({**self._scalars, **tensors})
+        try:
+            key = (
+                tensors_key(q, k, v, self._registry.alignment_matters), extras_key(a),
+                tuple([(name, type(x), x) for name, x in tensors.items() if name not in KEYED_BY_FACTS]),
+            )  # fmt: skip
+            bound = self._bound.get(key)
+        except (AttributeError, RuntimeError, TypeError):
+            return self._bind(q, k, v, a)(q, k, v, a)  # something is no plain tensor: this says what
         if bound is None:
             bound = self._bound[key] = self._bind(q, k, v, a)
         if bound.simple:

@@ -9,7 +9,7 @@ import torch
 from attn_backends.capability import GRAPH_LEVELS
 from attn_backends.errors import RequestError
 from attn_backends.host.checks import DENSE, check_tensors, check_types, format_of
-from attn_backends.host.geometry import Geometry, read_geometry
+from attn_backends.host.geometry import Geometry, read_geometry, resolve_lengths
 from attn_backends.quantization import resolve_granularity
 from attn_backends.request import Request
 from attn_backends.strides import stride_class
@@ -28,6 +28,7 @@ def read_request(
     `gradients` (q, k, v, attn_mask, sinks) overrules what the tensors say of themselves.
     """
     check_types(q, k, v, a)
+    resolve_lengths(a)
     g = read_geometry(q, k, v, a)
     check_tensors(q, k, v, a, g)
     grads = _gradients(q, k, v, a, gradients)

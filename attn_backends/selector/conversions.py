@@ -20,8 +20,10 @@ def _masked(request: Request) -> bool:
     return request.mask != "none" or request.bias or request.dense_lengths or request.block_mask_size is not None
 
 
-def _windowed(request: Request) -> bool:
-    return request.window_left >= 0 or request.window_right >= 0
+def _shaped(request: Request) -> bool:
+    """Whether visibility is more than all, or one diagonal of a square."""
+    windowed = request.window_left >= 0 or request.window_right >= 0
+    return _masked(request) or windowed or (request.causal and request.seq_q != request.seq_k)
 
 
 _CALLED_FOR: dict[str, Callable[[Request, Device], bool]] = {
@@ -29,8 +31,8 @@ _CALLED_FOR: dict[str, Callable[[Request, Device], bool]] = {
     "repeat_kv": lambda r, _: r.num_q_heads != r.num_kv_heads,
     "pad_head_dim": lambda r, _: r.head_dim_qk % 8 != 0 or r.head_dim_v != r.head_dim_qk,
     "flip_alignment": lambda r, device: _ALIGNMENT.read(r, device) is not FITS_ANY,
-    "expand_mask": lambda r, _: _masked(r) or _windowed(r) or (r.causal and r.seq_q != r.seq_k),
-    "sanitize_kv": lambda r, _: _masked(r),
+    "expand_mask": lambda r, _: _shaped(r),
+    "sanitize_kv": lambda r, _: _shaped(r),
     "dequantize_kv": lambda r, _: (r.k_format, r.v_format) != ("dense", "dense"),
     "gather_pages": lambda r, _: r.page_size is not None,
 }

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from attn_backends.host.append_kv import append_kv
 from attn_backends.backends.eager.adapter import run
+from attn_backends.host.append_kv import append_kv
 from tests.backends.eager_calls import LAYOUTS, NAN, PAGE, Scene, call_of, full_like_rows, page_table, results, scene
 from tests.backends.eager_oracle import Rules, attention
 

@@ -191,7 +191,7 @@ def test_conversions_are_declared(name):
         (Case("plain", lse=False), []),
         (Case("strided", memory="row_odd"), ["make_contiguous"]),
         (Case("decode", seq_q=1, causal=True, seq_k=40), ["flip_alignment"]),
-        (CAUSAL[1], ["expand_mask", "flip_alignment"]),
+        (CAUSAL[1], ["expand_mask", "flip_alignment", "sanitize_kv"]),
         (CAUSAL[2], ["flip_alignment"]),
         (CAUSAL[3], []),
         (MASKED[0], ["expand_mask", "sanitize_kv"]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 
@@ -16,6 +18,7 @@ from attn_backends import (
     UnknownBackendError,
     attention,
     cache_info,
+    clear_cache,
     launches,
     select,
 )
@@ -23,6 +26,9 @@ from attn_backends import (
 Q, K, V = torch.ones(2, 3, 4, 8), torch.ones(2, 5, 2, 8), torch.ones(2, 5, 2, 8)
 PACKED = (torch.ones(4, 2, 8), torch.ones(6, 2, 8), torch.ones(6, 2, 8))
 CACHE = (torch.ones(2, 1, 2, 8), torch.ones(4, 4, 2, 8), torch.ones(4, 4, 2, 8))
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # torch calls nested tensors a prototype
+    NESTED = torch.nested.nested_tensor([torch.ones(3, 4, 8), torch.ones(2, 4, 8)])
 NAN, INF = float("nan"), float("inf")
 
 
@@ -135,6 +141,24 @@ TABLE = {
     "blocks of no keys": (
         (Q, K.to(torch.int8), V), {"k_descale": torch.ones(2, 2, 3), "scale_block": 0}, ["scale_block", "0", ">= 1"],
     ),
+    "seed below zero": ((Q, K, V), {"dropout_p": 0.5, "dropout_seed": -1}, ["dropout_seed", "-1", "2**64"]),
+    "seed of 65 bits": ((Q, K, V), {"dropout_p": 0.5, "dropout_seed": 2**64}, ["dropout_seed", "2**64"]),
+    "q nested": ((NESTED, K, V), {}, ["q", "nested", "thd"]),
+    "mask nested": ((Q, K, V), {"attn_mask": NESTED}, ["attn_mask", "nested"]),
+    "q of numpy": ((Q.numpy(), K, V), {}, ["q", "ndarray", "torch.Tensor"]),
+    "cu_seqlens_q of no dim": (PACKED, thd(cu_seqlens_q=torch.tensor(3, dtype=torch.int32)), ["cu_seqlens_q", "[]"]),
+    "cu_seqlens_k of no dim": (PACKED, thd(cu_seqlens_k=torch.tensor(3, dtype=torch.int32)), ["cu_seqlens_k", "[]"]),
+    "cu_seqlens on another device": (PACKED, thd(cu_seqlens_q=whole(0, 1, 4).to("meta")), ["cu_seqlens_q", "meta"]),
+    "one scale on another device": (
+        (Q, K.to(torch.int8), V), {"k_descale": torch.ones((), device="meta")}, ["k_descale", "meta", "cpu"],
+    ),
+    "out wants a gradient": ((Q, K, V), {"out": torch.zeros(2, 3, 4, 8, requires_grad=True)}, ["out", "gradient"]),
+    "slopes want a gradient": (
+        (Q, K, V), {"alibi_slopes": torch.ones(4, requires_grad=True)}, ["alibi_slopes", "not differentiable"],
+    ),
+    "a scale wants a gradient": (
+        (Q, K.to(torch.int8), V), {"k_descale": torch.ones((), requires_grad=True)}, ["k_descale", "not differentiable"],
+    ),
     "validate a word": ((Q, K, V), {"validate": "yes"}, ["validate", "yes", "true or false"]),
     "backend a number": ((Q, K, V), {"backend": 5}, ["backend", "5", "name"]),
 }  # fmt: skip
@@ -154,7 +178,7 @@ def test_bad_input_is_a_request_error(tensors, arguments, words):
     assert all(word in text for word in words), text
     assert (cache_info(), launches()) == before
     for tensor, copy in zip([x for x in (*tensors, out) if isinstance(x, torch.Tensor)], copies, strict=True):
-        assert tensor.is_meta or tensor.is_sparse or torch.equal(tensor.double(), copy.double())
+        assert tensor.is_meta or tensor.is_sparse or tensor.is_nested or torch.equal(tensor.double(), copy.double())
 
 
 @pytest.mark.parametrize("name", ["thd", "paged"])
@@ -176,6 +200,53 @@ def test_a_bad_call_is_a_request_error_even_where_no_backend_would_fit():
     """The call is judged before the backend: a forced one that does not do packed tensors is not to blame."""
     with pytest.raises(RequestError, match="cu_seqlens_k"):
         attention(*PACKED, **thd(cu_seqlens_k=whole(0, 4, 2)), backend="sdpa_cpu_flash")
+
+
+LOOKALIKES = {  # a legal value, and one that Python calls equal, or that changes nothing
+    "causal": (True, 1), "window_left": (1, True), "window_right": (-1, -1.0), "softmax_scale": (1.0, True),
+    "softcap": (1.0, True), "return_lse": (False, 0), "deterministic": (False, 0), "batch_invariant": (False, 0.0),
+    "nan_safe": (False, 0), "validate": (False, 0), "dropout_p": (0.0, False), "dropout_seed": (None, "x"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOOKALIKES)
+@pytest.mark.parametrize("how", ["cold", "warm", "warm with a mask", "loaded"])
+def test_legality_does_not_depend_on_what_was_asked_before(name, how):
+    """A value that is no legal one is refused, though it equals that of a call whose kernel is bound."""
+    good, bad = LOOKALIKES[name]
+    more = {"attn_mask": torch.ones(3, 5).bool()} if "mask" in how else {}
+    call = select(Request.from_tensors(Q, K, V), backend="eager").load() if how == "loaded" else attention
+    if how == "cold":
+        clear_cache()
+    else:
+        for _ in range(2):
+            call(Q, K, V, **more, **{name: good})
+    with pytest.raises(RequestError, match=name):
+        call(Q, K, V, **more, **{name: bad})
+
+
+@pytest.mark.parametrize("beyond", [2**31, 2**63 - 1, 2**64], ids=["int32", "int64", "no int at all"])
+@pytest.mark.parametrize("backend", ["eager", "sdpa_math", "sdpa_cpu_flash"])
+def test_a_window_of_any_size_hides_nothing_beyond_the_keys(backend, beyond):
+    """A number that no kernel could hold is the window that sees every key."""
+    q, k, v = (torch.randn(x.shape, generator=torch.Generator().manual_seed(1)) for x in (Q, K, V))
+    want = attention(q, k, v, backend=backend)
+    lens = {"seq_lens": whole(5, 5)}
+    for more in ({}, lens):
+        got = attention(q, k, v, backend=backend, window_left=beyond, window_right=beyond, **more)
+        torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [({"k_descale": 1.0, "v_descale": 1.0}, "quantised tensors"), (None, "a paged cache")],
+    ids=["quantised", "paged"],
+)
+def test_gradients_that_nobody_has_are_named(arguments, word):
+    """A call that fails for its gradients alone says so, and what to do."""
+    tensors, given = (CACHE, paged()) if arguments is None else ((Q, K.to(torch.int8), V.to(torch.int8)), arguments)
+    with pytest.raises(NoBackendError, match=f"no backend has a backward over {word}.*no_grad"):
+        attention(tensors[0].clone().requires_grad_(), *tensors[1:], **given)
 
 
 def test_a_seed_is_checked_on_every_call():

@@ -9,7 +9,9 @@ import torch
 
 from attn_backends import (
     Policy,
+    Request,
     RequestError,
+    UnknownBackendError,
     add_hooks,
     attention,
     hookimpl,
@@ -19,6 +21,7 @@ from attn_backends import (
     unregister,
     use,
 )
+from attn_backends.host import dispatch
 from tests.selector.scenes import BOX
 
 
@@ -164,6 +167,16 @@ def test_manual_seed_governs_dropout():
     assert not torch.equal(a, b)
 
 
+def test_a_seed_is_drawn_on_the_cpu_and_has_64_bits():
+    """Whatever torch's default device; and the largest seed is one like any other."""
+    q, k, v = tensors()
+    with torch.device("meta"):
+        assert attention(q, k, v, dropout_p=0.5).device.type == "cpu"
+    given = [attention(q, k, v, dropout_p=0.5, dropout_seed=seed) for seed in (2**64 - 1, 2**64 - 1, 2**63 - 1)]
+    assert torch.equal(given[0], given[1])
+    assert not torch.equal(given[0], given[2])
+
+
 def test_without_dropout_the_generator_is_left_alone():
     """A call that drops nothing draws nothing."""
     q, k, v = tensors()
@@ -211,10 +224,55 @@ def test_a_downcast_happens_when_allowed_and_is_recorded(half_only):
     assert any("downcast float32 -> float16" in name for r in record for name in r.conversions)
 
 
+def test_under_a_downcast_the_kernel_writes_the_dtype_it_declares(half_only):
+    """Asking for the output's own dtype by name changes nothing: the kernel writes float16, the host converts."""
+    out = attention(*tensors(), policy=Policy(allow_downcast=True), out_dtype=torch.float32)
+    assert half_only == [(torch.float16, torch.float16)]
+    assert (out.dtype, out.unique().tolist()) == (torch.float32, [2.0])
+
+
 def test_a_downcast_never_happens_silently(half_only):
     """Without the policy the backend is out, for its dtype."""
     attention(*tensors())
     assert half_only == []
+
+
+# -- what was decided --------------------------------------------------------------------------------------------------
+
+
+def test_a_backend_that_goes_between_decision_and_load_is_decided_anew(monkeypatch):
+    """An unforced choice that was unregistered meanwhile is no error: the next one serves."""
+    box = {**BOX, "device": ["cpu"], "alignment": 1}
+    register({"name": "fleeting", "capability": [box], "priority": 999}, lambda call: call.out.fill_(7.0))
+    load = dispatch.registry.load
+
+    def late(name):
+        if name == "fleeting":
+            unregister(name)
+        return load(name)
+
+    monkeypatch.setattr(dispatch.registry, "load", late)
+    q, k, v = tensors()
+    assert (attention(q, k, v) != 7.0).all()
+    with pytest.raises(UnknownBackendError):
+        attention(q, k, v, backend="fleeting")
+
+
+@pytest.mark.parametrize(("lengths", "phase"), [((2, 3), "append"), ((1, 4), "mixed"), ((1, 1), "decode")])
+def test_a_request_from_tensors_is_that_of_the_call(lengths, phase):
+    """`Request.from_tensors` reads packed lengths as the call does."""
+    box = {**BOX, "device": ["cpu"], "alignment": 1, "varlen": "any", "kv_layout": "any", "page_size": "any"}
+    seen = []
+    register({"name": "spy", "capability": [box]}, lambda call: seen.append(call.phase))
+    cu_seqlens = torch.tensor([0, lengths[0], sum(lengths)], dtype=torch.int32)
+    given = {"layout": "thd", "cu_seqlens_q": cu_seqlens, "seq_lens": torch.tensor([4, 7], dtype=torch.int32),
+             "block_table": torch.tensor([[0, 1], [2, 3]], dtype=torch.int32)}  # fmt: skip
+    q, cache = torch.zeros(sum(lengths), 2, 8), torch.zeros(4, 4, 2, 8)
+    try:
+        attention(q, cache, cache, backend="spy", **given)
+    finally:
+        unregister("spy")
+    assert (seen, Request.from_tensors(q, cache, cache, **given).phase) == ([phase], phase)
 
 
 # -- ledger and hooks --------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attn_backends import UnfitBackendError, attention, merge_states
+from attn_backends import BlockMask, UnfitBackendError, attention, merge_states
 
 DOUBLE = torch.float64
 
@@ -141,6 +141,29 @@ def test_gradients_into_a_quantised_cache_are_refused():
     q, k, v = leaves(*QKV, dtype=torch.float32)
     with pytest.raises(UnfitBackendError, match="backward"):
         attention(q, k.detach().to(torch.int8), v, k_descale=1.0, backend="eager")
+
+
+CHANGED = {
+    "seq_lens": (QKV, torch.tensor([3, 5], dtype=torch.int32)),
+    "alibi_slopes": (QKV, torch.linspace(0.1, 0.4, 4)),
+    "attn_mask": (QKV, torch.ones(3, 5).bool()),
+    "sinks": (QKV, torch.zeros(4)),
+    "cu_seqlens_q": (((5, 4, 4), (5, 2, 4), (5, 2, 3)), torch.tensor([0, 2, 5], dtype=torch.int32)),
+    "block_mask": (QKV, BlockMask(torch.ones(1, 1, 1, 2).bool(), 3)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_what_the_backward_reads_may_not_change_before_it(name):
+    """A tensor written to between forward and backward is torch's own version error, never another gradient."""
+    shapes, value = CHANGED[name]
+    given = {name: value if name == "block_mask" else value.clone()}
+    if name == "cu_seqlens_q":
+        given |= {"layout": "thd", "cu_seqlens_k": value.clone()}
+    out = attention(*leaves(*shapes, dtype=torch.float32), **given)
+    (value.blocks if name == "block_mask" else given[name]).fill_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
 
 
 def test_the_graph_may_be_walked_twice():

@@ -5,8 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attn_backends import NoBackendError, Policy, Request, UnfitBackendError, attention, launches, select
+from attn_backends import (
+    NoBackendError,
+    Policy,
+    Request,
+    RequestError,
+    UnfitBackendError,
+    attention,
+    launches,
+    register,
+    select,
+    unregister,
+)
 from attn_backends.device import Device
+from tests.selector.scenes import BOX
 
 CPU = Device.of("cpu")
 
@@ -67,6 +79,44 @@ def test_a_scalar_given_later_counts():
     assert torch.equal(fn(q, k, v), plain)
 
 
+def test_an_unknown_argument_is_named():
+    """A misspelt argument, and a tensor that is none, are RequestErrors."""
+    q, k, v = tensors()
+    fn = loaded(q, k, v)
+    with pytest.raises(RequestError, match=r"causl.*causal"):
+        fn(q, k, v, causl=True)
+    with pytest.raises(RequestError, match="ndarray"):
+        fn(q.numpy(), k, v)
+
+
+def test_it_keeps_the_granularity_it_was_decided_for():
+    """A descale whose shape means two things goes on meaning what the request said."""
+    generator = torch.Generator().manual_seed(1)
+    q = torch.randn(1, 3, 4, 8, generator=generator)
+    k, v = (torch.randint(-9, 9, (1, 2, 2, 8), generator=generator, dtype=torch.int8) for _ in range(2))
+    scales = {"k_descale": torch.rand(1, 2, 2, generator=generator), "v_descale": 1.0, "scale_block": 1}
+    named = {"k_granularity": "block"}
+    fn = loaded(q, k, v, **scales, **named)
+    assert torch.equal(fn(q, k, v, **scales), attention(q, k, v, **scales, **named))
+
+
+def test_pointers_and_devices_are_part_of_what_was_checked():
+    """A shape seen before is checked again where its memory is less aligned, or k and v lie elsewhere."""
+    box = {**BOX, "device": ["cpu"], "alignment": 16}
+    register({"name": "aligned", "capability": [box], "priority": 999}, lambda call: call.out.fill_(1.0))
+    try:
+        memory = torch.zeros(1 * 3 * 4 * 8 + 1)
+        q, k, v = tensors()
+        fn = loaded(q, k, v, backend="aligned")
+        fn(q, k, v)
+        with pytest.raises(UnfitBackendError, match="alignment"):
+            fn(memory[1:].view(1, 3, 4, 8), k, v)
+        with pytest.raises(RequestError, match="meta"):
+            fn(q, k.to("meta"), v)
+    finally:
+        unregister("aligned")
+
+
 def test_it_takes_further_tensors():
     """Lengths and masks are read anew at each call."""
     q, k, v = tensors()
@@ -74,6 +124,16 @@ def test_it_takes_further_tensors():
     for length in (5, 2, 0):
         lens = torch.tensor([length], dtype=torch.int32)
         assert torch.equal(fn(q, k, v, seq_lens=lens), attention(q, k, v, seq_lens=lens))
+
+
+def test_it_reads_the_tensors_it_is_given():
+    """A mask, sinks and slopes reach a kernel that converts nothing, also where the shape was seen without them."""
+    q, k, v = tensors()
+    fn = loaded(q, k, v, backend="eager")
+    more = {"attn_mask": torch.eye(3, 5).bool(), "sinks": torch.ones(4), "alibi_slopes": torch.ones(4)}
+    for name, value in more.items():
+        fn(q, k, v)
+        assert torch.equal(fn(q, k, v, **{name: value}), attention(q, k, v, **{name: value}, backend="eager"))
 
 
 def test_it_is_differentiable_where_the_request_was():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 import attn_backends as ab
 from attn_backends.integrations import compiled
+from tests.selector.scenes import BOX
 
 SHAPE = (2, 5, 4, 16)
 FEATURES: dict[str, dict[str, Any]] = {
@@ -128,6 +130,66 @@ def test_a_scope_is_read_when_the_graph_runs():
     assert launches_of("eager") == before + 1
 
 
+EVERYTHING = dict.fromkeys(BOX, "any") | {"device": ["cpu"], "backward": "any", "causal_alignment": "any"}
+
+
+@pytest.mark.parametrize("change", ["scope left", "scope entered", "blocked by a knob", "unregistered"])
+def test_the_backward_is_that_of_the_forwards_backend(change, monkeypatch):
+    """Scopes, knobs and registrations between forward and backward decide nothing anew."""
+
+    def backward(call, d_out, d_lse):
+        return ab.Grads(q=torch.full_like(call.q, 9.0), k=torch.zeros_like(call.k), v=torch.zeros_like(call.v))
+
+    ab.register({"name": "nines", "capability": [EVERYTHING]}, lambda call: call.out.fill_(2.0), backward=backward)
+    run = whole_graph(causal=True)
+    q, k, v = qkv(8)
+    q.requires_grad_()
+    with ab.use("nines"):
+        out = run(q, k, v)
+        if change == "unregistered":
+            ab.unregister("nines")
+        if change == "blocked by a knob":
+            monkeypatch.setenv("ATTN_BACKENDS_BLOCK", "nines")
+        if change != "scope left":
+            with ab.use("eager") if change == "scope entered" else contextlib.nullcontext():
+                out.sum().backward()
+    if change == "scope left":
+        out.sum().backward()
+    if change != "unregistered":
+        ab.unregister("nines")
+    assert (out == 2.0).all()
+    assert (q.grad == 9.0).all()
+
+
+def test_a_ticket_that_nobody_left_is_an_error():
+    """A backward without its forward says so."""
+    with pytest.raises(ab.LoadError, match="forward"):
+        compiled._bound_of(torch.tensor(-1))
+
+
+ILLEGAL = {
+    "causal": 1, "return_lse": 0, "window_left": True, "window_right": -1.0, "dropout_p": False, "softcap": True,
+    "dropout_seed": "x", "layout": 3, "alibi_slopes": torch.ones(4, requires_grad=True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ILLEGAL)
+def test_what_is_illegal_in_eager_code_is_illegal_compiled(name):
+    """A RequestError that names the argument, where the op's schema would convert it or the compiler wrap the error."""
+    with pytest.raises(ab.RequestError, match=name):
+        whole_graph(**{name: ILLEGAL[name]})(*qkv())
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_a_seed_of_64_bits_crosses_the_graph(seed):
+    """The largest one drops what it drops in eager code; one beyond is refused."""
+    q, k, v = qkv()
+    largest = {"dropout_p": 0.3, "dropout_seed": 2**64 - 1}
+    assert torch.equal(whole_graph(**largest)(q, k, v), ab.attention(q, k, v, **largest))
+    with pytest.raises(ab.RequestError, match="dropout_seed"):
+        whole_graph(dropout_p=0.3, dropout_seed=seed)(q, k, v)
+
+
 @pytest.mark.parametrize("grads", [False, True], ids=["forward", "with gradients"])
 def test_the_op_is_clean(grads):
     """`opcheck` finds nothing: schema, fake kernel, autograd registration and dynamic shapes agree."""
@@ -135,6 +197,6 @@ def test_the_op_is_clean(grads):
     tensors = [None] * 13
     wanted = [grads, grads, grads, False, False]
     scalars = ["bshd", True, "bottom_right", -1, -1, None, None, None, None, "NHD", 0.0, True, False, False, False, None,
-               None, "decoder", None, None, None, None, None, None, None]  # fmt: skip
+               None, "decoder", None, None, None, None, None, None, None, None]  # fmt: skip
     outcome = torch.library.opcheck(compiled.attention_op, (q, k, v, *tensors, wanted, [], *scalars))
     assert set(outcome.values()) == {"SUCCESS"}

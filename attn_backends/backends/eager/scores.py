@@ -5,6 +5,8 @@
     weight = exp(score - max) / (sum over visible keys of exp(score - max) + exp(sink - max))
     lse    = max + ln(that sum)                   natural log; a sink is in it once, unscaled, and has no value
 
+A scale outside the compute dtype's range gives inf or NaN, as any product that overflows; a softcap there is none.
+
 Query head h reads KV head h // ratio: the heads of a group are stacked as rows of one product, K is never repeated.
 """
 
@@ -31,12 +33,20 @@ def raw_scores(q: torch.Tensor, k: torch.Tensor, scale: float) -> torch.Tensor:
 
 def capped(raw: torch.Tensor, cap: float | None) -> torch.Tensor:
     """The softcap cap * tanh(raw / cap), or raw where there is no cap."""
+    cap = _within_range(cap, raw.dtype)
     return raw if cap is None else cap * torch.tanh(raw / cap)
 
 
 def cap_slope(raw: torch.Tensor, cap: float) -> torch.Tensor:
     """The derivative of `capped`: 1 - tanh(raw / cap)^2."""
-    return 1.0 - torch.tanh(raw / cap).square()
+    within = _within_range(cap, raw.dtype)
+    return torch.ones_like(raw) if within is None else 1.0 - torch.tanh(raw / within).square()
+
+
+def _within_range(cap: float | None, dtype: torch.dtype) -> float | None:
+    """The cap as a number of that dtype: none where it is larger than any, the least one where it would be 0."""
+    limits = torch.finfo(dtype)
+    return None if cap is None or cap > limits.max else max(cap, limits.tiny)
 
 
 def alibi(slopes: torch.Tensor, distance: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -73,12 +73,12 @@ def _attend(call: Call, problem: Problem) -> Graph:
     heads = problem.q.shape[1]
     slopes = None if call.alibi_slopes is None else call.alibi_slopes.view(-1, heads).expand(problem.q.shape[0], -1)
     block_mask = block_mask_of(*band_arguments(band, problem.q.device)) if problem.diagonal == "any" else None
-    capped = call.softcap is not None
-    numbers = _floats(device, call.softmax_scale, call.softcap or 1.0)
+    cap = _cap(call)
+    numbers = _floats(device, call.softmax_scale, cap or 1.0)
     with torch.set_grad_enabled(call.needs_backward):
         leaves = tuple(t.detach().requires_grad_(call.needs_backward) for t in (problem.q, problem.k, problem.v))
         features = _features(call, problem, block_mask is not None)
-        arguments = block_mask, numbers, slopes, _integers(device, band.offset), capped
+        arguments = block_mask, numbers, slopes, _integers(device, band.offset), cap is not None
         out, lse = run_compiled(features, *leaves, *arguments)
     return leaves, out, lse
 
@@ -86,8 +86,14 @@ def _attend(call: Call, problem: Problem) -> Graph:
 def _features(call: Call, problem: Problem, banded: bool) -> tuple[Any, ...]:
     """What makes other code: features, dtype, heads and widths."""
     q, k, v = problem.q, problem.k, problem.v
-    asked = call.softcap is not None, call.alibi_slopes is not None, banded, call.needs_backward
+    asked = _cap(call) is not None, call.alibi_slopes is not None, banded, call.needs_backward
     return *asked, str(q.dtype)[6:], q.shape[1], k.shape[1], q.shape[3], v.shape[3]
+
+
+def _cap(call: Call) -> float | None:
+    """The softcap as a float32: none where it is larger than any, the least one where it would be 0."""
+    limits = torch.finfo(torch.float32)
+    return None if call.softcap is None or call.softcap > limits.max else max(call.softcap, limits.tiny)
 
 
 @lru_cache(maxsize=256)

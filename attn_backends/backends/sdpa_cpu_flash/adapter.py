@@ -2,11 +2,13 @@
 
 Seen in torch 2.13: it takes no lengths of 0 (it divides by them), reads a last dim of any stride as if it were 1, and
 multiplies hidden scores by the scale after masking; `torch_sdpa` keeps all three from it. Its diagonal is top-left, it
-groups query heads by itself, and its float mask may be in q's dtype or float32.
+groups query heads by itself, and its float mask may be in q's dtype or float32. Its backward multiplies dO.v by a
+weight that is 0 where a key is hidden; what overflows there would be NaN, so dO is scaled down by a power of two first.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -49,10 +51,25 @@ def _backward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     (mask,) = result.rest
     q, k, v = problem.q, problem.k, problem.v
-    grads: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = _BACKWARD(
-        d_out, q, k, v, result.out, result.lse, 0.0, problem.causal, attn_mask=mask, scale=problem.scale
-    )
-    return grads
+    shift = _excess(d_out, v) if problem.causal or mask is not None else 0
+    down, up = 2.0**-shift, 2.0**shift
+    dq, dk, dv = _BACKWARD(
+        d_out * down if shift else d_out, q, k, v, result.out, result.lse, 0.0, problem.causal, attn_mask=mask,
+        scale=problem.scale,
+    )  # fmt: skip
+    return (dq * up, dk * up, dv * up) if shift else (dq, dk, dv)
+
+
+def _excess(d_out: torch.Tensor, v: torch.Tensor) -> int:
+    """By how many powers of two dO.v may leave the range that the kernel computes in; 0 as a rule."""
+    if d_out.numel() == 0 or v.numel() == 0:
+        return 0
+    sizes = [float(tensor.abs().amax()) for tensor in (d_out, v)]
+    if not all(map(math.isfinite, sizes)):
+        return 0
+    largest = torch.finfo(torch.promote_types(v.dtype, torch.float32)).max
+    exponent = sum(math.frexp(size)[1] for size in sizes) + v.shape[-1].bit_length()
+    return max(0, exponent - math.frexp(largest)[1] + 1)
 
 
 def _expanded(problem: Problem) -> torch.Tensor | None:

@@ -1,8 +1,8 @@
-"""torch's plain attention: `aten::_scaled_dot_product_attention_math`, scores and weights in memory.
+"""torch's plain attention: matmul and softmax, scores and weights in memory.
 
-The op returns no LSE, so that is computed beside it, from the same operands in at least float32. Gradients come from
-autograd over a second run of the same code: exact through LSE and a float mask too. The op adds a bool mask as 0 and 1
-(its public wrapper converts it first); it only ever gets float masks here.
+Not `aten::_scaled_dot_product_attention_math`: that adds its mask, so an overflow of a hidden score is NaN in a row that
+does not see it; and it returns no LSE. Gradients come from autograd over a second run of the same code: exact through
+LSE and a float mask too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from attn_backends.backends.sdpa_math.gradients import bias_gradient, gradients
-from attn_backends.backends.sdpa_math.scores import attend, log_sum_exp
+from attn_backends.backends.sdpa_math.scores import attend
 from attn_backends.backends.torch_sdpa import deliver
 from attn_backends.backends.torch_sdpa.conversions import Conversion, conversions_of
 from attn_backends.backends.torch_sdpa.problem import Needs, Problem, prepare
@@ -20,7 +20,7 @@ from attn_backends.backends.torch_sdpa.problem import Needs, Problem, prepare
 if TYPE_CHECKING:
     from attn_backends.call import Call, Grads
 
-NEEDS = Needs(diagonals=("top_left",), signed_scale=True)
+NEEDS = Needs(diagonals=("top_left",), signed_scale=True, adds_mask=False)
 
 
 def run(call: Call) -> None:
@@ -31,9 +31,8 @@ def run(call: Call) -> None:
     if problem.band.blank:
         deliver.deliver_blank(call)
         return
-    operands = problem.q, problem.k, problem.v
-    lse = None if call.lse is None else log_sum_exp(problem, *operands, problem.mask)
-    deliver.deliver(call, problem, attend(problem, *operands, problem.mask), lse)
+    results = attend(problem, problem.q, problem.k, problem.v, problem.mask, with_lse=call.lse is not None)
+    deliver.deliver(call, problem, *results)
 
 
 def backward(call: Call, d_out: torch.Tensor, d_lse: torch.Tensor | None) -> Grads:

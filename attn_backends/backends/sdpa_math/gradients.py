@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attn_backends.backends.sdpa_math.scores import attend, log_sum_exp
+from attn_backends.backends.sdpa_math.scores import attend
 from attn_backends.backends.torch_sdpa.problem import Problem
 
 if TYPE_CHECKING:
@@ -20,10 +20,11 @@ def gradients(problem: Problem, d_out: torch.Tensor, d_lse: torch.Tensor | None,
     with torch.enable_grad():
         q, k, v = (tensor.detach().requires_grad_() for tensor in (problem.q, problem.k, problem.v))
         mask = None if problem.mask is None else problem.mask.detach().requires_grad_(with_mask)
-        results, sources = [attend(problem, q, k, v, mask)], [d_out]
-        if d_lse is not None:
-            results.append(log_sum_exp(problem, q, k, v, mask))
-            sources.append(_inside(problem, d_lse).to(results[1].dtype))
+        out, lse = attend(problem, q, k, v, mask, with_lse=d_lse is not None)
+        results, sources = [out], [d_out]
+        if d_lse is not None and lse is not None:
+            results.append(lse)
+            sources.append(_inside(problem, d_lse).to(lse.dtype))
     leaves = [q, k, v] if mask is None or not with_mask else [q, k, v, mask]
     found = torch.autograd.grad(results, leaves, sources)
     return found[0], found[1], found[2], found[3] if len(found) > 3 else None

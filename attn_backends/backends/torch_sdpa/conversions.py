@@ -1,6 +1,7 @@
 """What `prepare` is going to convert for a call, from shapes and strides alone: (name, bytes written) per conversion.
 
-Names are those of the manifests' `converts`; `sanitize_kv` is K and V with zeros at the keys that no row sees.
+Names are those of the manifests' `converts`; `sanitize_kv` is K and V with zeros at the keys that no row sees, and K
+bounded where only some rows see a key.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from attn_backends.backends.torch_sdpa.band import Band, band_of
 from attn_backends.backends.torch_sdpa.layout import heads_first
-from attn_backends.backends.torch_sdpa.problem import Needs, route
+from attn_backends.backends.torch_sdpa.problem import Needs, bounds_keys, route
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +29,7 @@ def conversions_of(call: Call, needs: Needs) -> list[Conversion]:
     found = {
         "make_contiguous": sum(_bytes(t) for t in (call.q, call.k, call.v) if not needs.memory(t)),
         "expand_mask": _mask_bytes(call, band) if diagonal == "mask" else 0,
-        "sanitize_kv": _sanitized_bytes(call, band),
+        "sanitize_kv": _sanitized_bytes(call, band, needs) if diagonal == "mask" else 0,
         **_fitting(call, band, needs),
     }
     named = [(name, size) for name, size in found.items() if size]
@@ -59,11 +60,11 @@ def _mask_bytes(call: Call, band: Band) -> int:
     return batch * heads * band.rows * band.keys * call.q.element_size()
 
 
-def _sanitized_bytes(call: Call, band: Band) -> int:
-    if call.attn_mask is None and call.seq_lens is None:
-        return 0
+def _sanitized_bytes(call: Call, band: Band, needs: Needs) -> int:
     k, v = heads_first(call.k, call.layout), heads_first(call.v, call.layout)
-    return k.shape[0] * k.shape[1] * band.keys * (k.shape[3] + v.shape[3]) * k.element_size()
+    zeroed = k.shape[3] + v.shape[3] if call.attn_mask is not None or call.seq_lens is not None else 0
+    bounded = k.shape[3] if bounds_keys(call, band, needs) else 0
+    return k.shape[0] * k.shape[1] * band.keys * (zeroed + bounded) * k.element_size()
 
 
 def _fitting(call: Call, band: Band, needs: Needs) -> dict[str, int]:

@@ -14,8 +14,14 @@ import torch
 from attn_backends.backends.torch_sdpa import operands
 from attn_backends.backends.torch_sdpa.band import Band, band_of
 from attn_backends.backends.torch_sdpa.layout import heads_first
-from attn_backends.backends.torch_sdpa.masking import additive_mask, without_empty_rows, without_hidden_keys
-from attn_backends.backends.torch_sdpa.visibility import Visibility, visibility_of
+from attn_backends.backends.torch_sdpa.masking import (
+    additive_mask,
+    scores_may_overflow,
+    with_finite_scores,
+    without_empty_rows,
+    without_hidden_keys,
+)
+from attn_backends.backends.torch_sdpa.visibility import Visibility, rows_differ, visibility_of
 
 if TYPE_CHECKING:
     from attn_backends.call import Call
@@ -32,6 +38,7 @@ class Needs:
     width_multiple what head widths are padded to; `equal_widths`: K and V to the same
     vectors        reads 16 bytes at a time (else: operands in canonical memory)
     signed_scale   whether any scale is right, or only a positive one
+    adds_mask      whether it hides a key by adding -inf to its score, which must then be finite
     """
 
     diagonals: tuple[str, ...]
@@ -42,6 +49,7 @@ class Needs:
     equal_widths: bool = False
     vectors: bool = False
     signed_scale: bool = False
+    adds_mask: bool = True
 
     def widths(self, qk: int, v: int) -> tuple[int, int]:
         """The padded widths of K and V."""
@@ -98,6 +106,12 @@ def route(call: Call, band: Band, needs: Needs) -> str:
     return next((name for name in needs.diagonals if name in band.diagonals), "mask")
 
 
+def bounds_keys(call: Call, band: Band, needs: Needs) -> bool:
+    """Whether K is bounded: a mask is added to scores that may overflow, and hides a key from some rows alone."""
+    may_overflow = scores_may_overflow(call.q.dtype, call.q.shape[-1], call.softmax_scale)
+    return needs.adds_mask and may_overflow and rows_differ(call, band)
+
+
 def _takes_bounds(band: Band, needs: Needs) -> bool:
     if band.right == 0:
         return band.left is None or needs.window != "none"
@@ -119,6 +133,7 @@ def prepare(call: Call, needs: Needs) -> Problem:
         mask = additive_mask(visible, q.dtype)
         k, v = without_hidden_keys(k, visible), without_hidden_keys(v, visible)
         q = without_empty_rows(q, visible) if call.needs_backward else q
+        k = with_finite_scores(k, q, call.softmax_scale) if bounds_keys(call, band, needs) else k
     sign = 1.0 if needs.signed_scale else operands.sign_of(call.softmax_scale)
     ratio = 1 if needs.grouped else q.shape[1] // k.shape[1]
     width_qk, width_v = needs.widths(q.shape[-1], v.shape[-1])

@@ -46,6 +46,15 @@ def visibility_of(call: Call, band: Band, kv_heads: int) -> Visibility:
     return Visibility(keys=keys, bias=bias, empty=~keys.any(-1, keepdim=True), seen=_seen(keys, kv_heads))
 
 
+def rows_differ(call: Call, band: Band) -> bool:
+    """Whether one row may see a key that another does not, by shapes alone."""
+    left, right = (band.left, band.right) if call.seq_lens is None else bounds(call)
+    if band.rows > 1 and (left is not None or right is not None):
+        return True
+    mask = call.attn_mask
+    return mask is not None and max((1, 1, *mask.shape)[-3:-1]) > 1  # heads, rows
+
+
 def slice_mask(mask: torch.Tensor, band: Band) -> torch.Tensor:
     """The band's part of an `attn_mask`, as a 4-d view; broadcast dims stay 1."""
     mask = mask[(None,) * (4 - mask.dim())]
