@@ -13,6 +13,7 @@ from tests.backends.sdpa_calls import (
     admits,
     answer,
     call_of,
+    check,
     device_of,
     given_for,
     odd_units,
@@ -100,11 +101,15 @@ STRIDED = (
 
 @pytest.mark.parametrize(("name", "case", "dtype", "device"), _admitted(STRIDED))
 def test_memory_layout_changes_no_bit(name, case, dtype, device):
-    """Any stride of q, k, v and dO gives the bits of the contiguous call."""
+    """Any stride of q, k, v and dO gives the bits of the contiguous call, or its numbers where no two runs agree."""
     given = given_for(case, dtype)
     plain = answer(name, case, given, device)
+    repeats = not case.grads or admits(name, request_of(case, dtype, deterministic=True), device_of(device))
     for memory in MEMORIES:
-        assert_same_bits(answer(name, case.but(memory=memory), given, device), plain)
+        if repeats:
+            assert_same_bits(answer(name, case.but(memory=memory), given, device), plain)
+        else:
+            check(name, case.but(memory=memory), dtype, device)
 
 
 @pytest.mark.parametrize(("name", "case", "dtype", "device"), _admitted(STRIDED[:1]))
