@@ -100,12 +100,17 @@ def _plain_arguments(case: Case) -> dict[str, Any]:
     return given
 
 
+def bias_dtype(case: Case) -> torch.dtype:
+    """The dtype of a float mask: q's, or float32 at odd seeds."""
+    own: torch.dtype = getattr(torch, natural_out_dtype(case))
+    return torch.float32 if case.seed % 2 else own
+
+
 def _tensors(logical: Logical) -> dict[str, torch.Tensor]:
-    """Mask, sinks and slopes; a float mask in q's dtype, or float32 at odd seeds."""
+    """Mask, sinks and slopes."""
     case, found = logical.case, {}
     if logical.mask is not None:
-        own = getattr(torch, natural_out_dtype(case))
-        wanted = torch.bool if case.mask == "bool" else torch.float32 if case.seed % 2 else own
+        wanted = torch.bool if case.mask == "bool" else bias_dtype(case)
         found["attn_mask"] = logical.mask.to(wanted, copy=True)
     if logical.sinks is not None:
         found["sinks"] = logical.sinks.clone()

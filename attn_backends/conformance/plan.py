@@ -17,6 +17,7 @@ from attn_backends.conformance.case import Case
 from attn_backends.conformance.case_request import needs_backward, request_of
 from attn_backends.conformance.checks import CHECKS
 from attn_backends.conformance.checks.check import Check
+from attn_backends.conformance.cover import added_items
 from attn_backends.conformance.flips import ON_REQUEST, flipped, small_enough
 from attn_backends.conformance.gaps import refused_by_gap
 from attn_backends.conformance.generating import BoxCases, Scope, cases_of
@@ -95,6 +96,7 @@ def _plan_box(draft: _Draft, manifest: Manifest, scope: Scope) -> None:
     for check in CHECKS.values():
         if check.kind in ("exact", "property") or check.name in ("lse_gradients", "d_out_strides"):
             _plan_property(draft, check, scope, open_cases)
+    _plan_added(draft, manifest, scope)
     for row in scope.table:
         _plan_refusals(draft, manifest, scope, found.base, row)
 
@@ -140,6 +142,16 @@ def _plan_property(draft: _Draft, check: Check, scope: Scope, cases: list[Case])
     most = min(PER_PROPERTY[scope.level], SLOW.get(check.name, 1000))
     for case in _spread(fitting, most):
         draft.add(check, case)
+
+
+def _plan_added(draft: _Draft, manifest: Manifest, scope: Scope) -> None:
+    """The items that some mutant needs and generation does not make, where the box declares their cases."""
+    for item in added_items():
+        check = CHECKS[item.check]
+        too_deep = LEVELS.index(check.level) > LEVELS.index(scope.level) or (check.gpu and scope.device.kind == "cpu")
+        if not too_deep and scope.admits(item.case) and not _refused_under(manifest, item.case, scope.device):
+            draft.add(check, item.case)
+            draft.cases.append(item.case)
 
 
 def _long(scope: Scope, case: Case) -> Case:

@@ -7,10 +7,14 @@ and independent, so variances add:
 
     score s_ij   ds = u32 (scale sum_d |q_d k_d| + |bias| + |alibi| + |lse| + 1), at most 1/16
     weight p_ij  p ds, which moves the row as a whole;  dp^2 = (u p)^2 + tiny^2 by rounding, which does not
-    out          sum_j (p ds)^2 (z v_j - out)^2 + sum_j (dp z v_j)^2 + (n sum_j |p z v_j|)^2     z: dropout, 0 or 1/(1-p)
-    delta_i      u sum_d |dO_d out_d|,  sqrt(sum_j (p ds (z dP - delta))^2)       delta = dO . out, one for the row
+    lse_i        dl = 2 u32 (|lse| + 1), at most 1/16, relative, for all weights of the row and its sink
+    out          sum_j (p ds)^2 (z v_j - out)^2 + sum_j (dp z v_j)^2 + (n sum_j |p z v_j|)^2 + (dl out)^2    z: dropout
+    delta_i      u sum_d |dO_d out_d|,  sqrt(sum_j (p ds (z dP - delta))^2),  dl delta     delta = dO . out, of the row
     dS_ij        (p ds + dp) |z dP + d_lse - delta|,  u32 p z sum_d |dO_d v_d|,  p delta's,  tiny
-    dq, dk, dv   the sums that make them, with squares, and n times the sum of the magnitudes
+    dq, dk, dv   the sums that make them, with squares, and n times the sum of the magnitudes; dv and sinks with dl too
+
+dl is there because a float32 LSE moves all weights exp(s - lse) of a row together, and merges of split keys do it too.
+z is 0 or 1/(1-p_drop).
 
 u is the unit roundoff of the dtype, u32 that of float32 (of float64 for float64), tiny what underflows, n = u32
 sqrt(1 + terms / 16) what a sum loses by its order. Gives standard deviations in float64; says nothing about right and
@@ -88,6 +92,7 @@ class _Model:
     units: _Units
     by_score: torch.Tensor  # (p ds)^2
     by_rounding: torch.Tensor  # dp^2
+    by_lse: torch.Tensor  # dl^2 [B, Hq, Sq, 1]
 
     @classmethod
     def of(cls, p: Problem, s: Solution, dtype: torch.dtype) -> _Model:
@@ -107,6 +112,7 @@ class _Model:
             units=units,
             by_score=(weights * (units.u32 * size).clamp(max=_MOST)).square(),
             by_rounding=((units.u * weights).square() + units.tiny**2) * p.visible,
+            by_lse=(2.0 * units.u32 * (lse.abs() + 1.0)).clamp(max=_MOST).square().unsqueeze(-1),
         )
 
     def of_out(self) -> torch.Tensor:
@@ -115,7 +121,8 @@ class _Model:
         crossed = (self.by_score * self.kept) @ self.v
         moved = squares - 2.0 * crossed * self.out + self.by_score.sum(dim=-1, keepdim=True) * self.out.square()
         rounded = (self.by_rounding * self.kept.square()) @ self.v.square()
-        return moved.clamp(min=0.0) + rounded + self._of_sum(self.weights * self.kept, self.v)
+        together = self.by_lse * self.out.square()
+        return moved.clamp(min=0.0) + rounded + together + self._of_sum(self.weights * self.kept, self.v)
 
     def of_gradients(self, d_out: torch.Tensor, d_lse: torch.Tensor | None) -> Gradients:
         """Variances of the gradients for d_out [B, Hq, Sq, Dv] and d_lse [B, Hq, Sq]."""
@@ -125,13 +132,16 @@ class _Model:
         d_scores = self.weights * slope
         of_delta = (self.units.u * (d_out.abs() * self.out.abs()).sum(dim=-1, keepdim=True)).square()
         of_delta = of_delta + (self.by_score * slope.square()).sum(dim=-1, keepdim=True)
+        of_delta = of_delta + self.by_lse * delta.square()
         own = self._of_scores(d_out, slope) + (self.units.u * d_scores).square()
         by_key = own + self.weights.square() * of_delta
-        of_weights = (self.by_score + self.by_rounding) * self.kept.square()
+        of_weights = self.by_score + self.by_rounding + self.by_lse * self.weights.square()
+        of_weights = of_weights * self.kept.square()
         of_q = own @ self.k.square() + of_delta * (self.weights @ self.k).square() + self._of_sum(d_scores, self.k)
         of_k = _flipped(by_key) @ self.p.q.square() + self._of_sum(_flipped(d_scores), self.p.q)
         of_v = _flipped(of_weights) @ d_out.square() + self._of_sum(_flipped(self.weights * self.kept), d_out)
-        of_sinks = self.sinks.square() * (of_delta + (self.units.u32 * row).square()).squeeze(-1)
+        of_row = of_delta + (self.units.u32 * row).square() + self.by_lse * row.square()
+        of_sinks = self.sinks.square() * of_row.squeeze(-1)
         return Gradients(
             q=self.p.scale**2 * of_q,
             k=by_kv_head(self.p.scale**2 * of_k, self.p),

@@ -220,8 +220,11 @@ def _told(case: _Case, rule: _Rule, worst: tuple[int, ...]) -> str:
 def _place_of_largest(ratio: torch.Tensor) -> tuple[int, ...]:
     if not ratio.numel():
         return ()
-    place = torch.unravel_index(ratio.argmax(), ratio.shape)
-    return tuple(int(index) for index in place)
+    left, place = int(ratio.argmax()), []
+    for size in reversed(ratio.shape):  # torch.unravel_index would import sympy, which takes seconds
+        left, index = divmod(left, size)
+        place.append(index)
+    return tuple(reversed(place))
 
 
 def _unshapely(got: torch.Tensor, exact: torch.Tensor) -> Verdict:

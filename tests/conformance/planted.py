@@ -62,6 +62,19 @@ def no_mask(call):
     eager().run(dataclasses.replace(call, attn_mask=None))
 
 
+def lowest_hides(call):
+    mask = call.attn_mask
+    if mask is not None and mask.dtype != torch.bool:
+        mask = mask.masked_fill(mask < -1e4, -torch.inf)
+    eager().run(dataclasses.replace(call, attn_mask=mask))
+
+
+def borrowing(call):
+    """Calls another backend in the middle of its own work."""
+    attn_backends.attention(call.q, call.q, call.q, backend="eager", layout=call.layout)
+    eager().run(call)
+
+
 def no_scale(call):
     eager().run(dataclasses.replace(call, softmax_scale=call.q.shape[-1] ** -0.5))
 
@@ -139,8 +152,8 @@ def moody(call):
 
 FORWARD = {
     function.__name__: function
-    for function in (right, lse_base_2, wide_window, no_softcap, no_mask, no_scale, modulo_heads, top_left_always, scribbling,
-                     one_buffer, past_the_end, unwritten, batch_dependent, raising, moody)
+    for function in (right, lse_base_2, wide_window, no_softcap, no_mask, lowest_hides, borrowing, no_scale, modulo_heads,
+                     top_left_always, scribbling, one_buffer, past_the_end, unwritten, batch_dependent, raising, moody)
 }  # fmt: skip
 BACKWARD = {"noisy_backward": noisy_backward, "backward_without_lse": backward_without_lse}
 

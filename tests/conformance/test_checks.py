@@ -64,6 +64,8 @@ FOUND = [  # planted bug, the item that finds it, a clause that the report names
     ("no_mask", f"huge/{MASKED}", "POISON-2"),
     ("no_mask", f"nan_safe/{MASKED.replace('-randn', '-nansafe-randn')}", "POISON-3"),
     ("no_mask", f"unseen/{MASKED}", "POISON-1"),
+    ("lowest_hides", "lowest/fwd-fp32-b2h4x2-s17x33-d40-bias4d-randn-s0", "BIAS-2"),
+    ("borrowing", f"evidence/{PLAIN}", "EVIDENCE-1"),
     ("no_scale", "oracle/fwd-fp32-b2h4x2-s17x33-d40-scale0.3-randn-s0", "SCALE-2"),
     ("modulo_heads", f"oracle/{PLAIN}", "GQA-1"),
     ("modulo_heads", f"onehot/{PLAIN}", "GQA-1"),

@@ -28,6 +28,7 @@ TABLE_OF_CASES = [
     "oracle/fwd-fp64-b2h3x1-s9x33-d33-bhsd-left5-right3-scale0-randn-s0",
     "oracle/fwd-fp32-b4h4x2-s17x33-d40-thd-ragged-causal-sinks-randn-s0",
     "oracle/fwd-fp32-b4h4x2-s17x33-d40-ragged-causal-alibi-bias4d-randn-s0",
+    "lowest/fwd-fp32-b2h4x2-s17x33-d40-bias4d-randn-s0",
     "oracle/fwd-fp32-b2h4x2-s17x33-d40-bool4d-blocks5-drop0.3-randn-s0",
     "oracle/fwd-fp32-b2h4x2-s17x33-d40-last_dim_step2-randn-s0",
     "oracle/fwd-fp32-b2h4x2-s0x9-d40-randn-s0",

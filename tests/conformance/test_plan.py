@@ -10,6 +10,7 @@ from attn_backends import Device, list_backends
 from attn_backends.conformance.case import parse
 from attn_backends.conformance.case_request import request_of
 from attn_backends.conformance.checks import CHECKS
+from attn_backends.conformance.cover import added_items
 from attn_backends.conformance.item import parse_item
 from attn_backends.conformance.pairwise import Cover
 from attn_backends.conformance.plan import plan
@@ -79,6 +80,14 @@ def test_the_nasty_set_is_there(planned):
     assert "oracle/fwd-fp16-b2h4x2-s129x65-d40-causal-cap30-randn-s0" in ids
     assert "oracle/fwd-bf16-b2h4x2-s17x200-d40-causal-left16-randn-s0" in ids
     assert "gradients/bwd-fp16-b2h4x2-s129x65-d40-causal-cap30-randn-s0" in ids
+
+
+def test_added_items_run_where_they_are_declared(planned):
+    """Those that no generated case stands for; a box without windows gets none with one."""
+    assert {item.id for item in added_items()} <= {item.id for item in planned.items}
+    narrow = {item.id for item in plan(_manifest(window=None), "quick", CPU).items}
+    assert {item.id for item in added_items() if item.case.left < 0 and item.case.right < 0} <= narrow
+    assert not narrow & {item.id for item in added_items() if item.case.left >= 0}
 
 
 def test_every_declared_word_is_shown(planned):

@@ -1,6 +1,7 @@
 """Exact rigs: inputs whose output says by itself what was seen, so that no tolerance is needed.
 
 visible   q = 0, v_j = one-hot of j mod Dv     out * n = how many seen keys fall in each class, n = exp(lse)
+lowest    the same under a float mask: the lowest finite number on every other row, 0 elsewhere, -inf as drawn
 onehot    scores 0 but for one key             out = that key's v, to the last bit
 ones      v = 1                                out = 1 in rows that see something, 0 elsewhere
 """
@@ -16,20 +17,38 @@ from attn_backends.conformance.checks.check import Check, Context, Finding
 from attn_backends.conformance.checks.comparing import same_bits
 from attn_backends.conformance.checks.seen import logical_lse, logical_out, rows_of, seen_keys
 from attn_backends.conformance.drawing import Logical, draw
-from attn_backends.conformance.inputs import store, stored
+from attn_backends.conformance.inputs import bias_dtype, store, stored
 
 GAP = 200.0  # in score: exp(-200) is nothing beside 1
 
 
 def _plain(case: Case) -> bool:
     """Nothing is added to scores or taken from weights, and V holds numbers."""
-    added = case.mask == "bias" or case.alibi or case.sinks or case.dropout > 0
+    return case.mask != "bias" and _plain_but_for_bias(case)
+
+
+def _plain_but_for_bias(case: Case) -> bool:
+    added = case.alibi or case.sinks or case.dropout > 0
     return not added and case.v_format == "dense" and case.q_format == "dense" and not needs_backward(case)
 
 
 def visible(context: Context, case: Case) -> Finding:
     """With all weights alike, each row counts the keys that it sees."""
-    logical = draw(case)
+    return _counted(context, draw(case))
+
+
+def lowest(context: Context, case: Case) -> Finding:
+    """A row whose visible keys all have the lowest finite number added still sees them, each as much as the others."""
+    drawn = draw(case)
+    assert drawn.mask is not None
+    added = torch.zeros_like(drawn.mask)
+    added[..., ::2, :] = torch.finfo(bias_dtype(case)).min
+    return _counted(context, drawn.replace(mask=added.masked_fill(drawn.mask == float("-inf"), float("-inf"))))
+
+
+def _counted(context: Context, logical: Logical) -> Finding:
+    """`visible` on these numbers; the LSE is left to the oracle where a float mask moves it."""
+    case = logical.case
     classes = torch.arange(case.seq_k) % case.head_dim_v
     one_hot = torch.nn.functional.one_hot(classes, case.head_dim_v).to(torch.float64)
     logical = logical.replace(q=torch.zeros_like(logical.q), v=one_hot[None, :, None].expand(logical.v.shape))
@@ -44,7 +63,7 @@ def visible(context: Context, case: Case) -> Finding:
         sequence, row, head, column = at
         text = f"row {row} of sequence {sequence}, head {head}: sees {float(got[at]):.3g} keys of class {column}"
         return Finding(ok=False, message=f"{text}, should see {int(expected[at])} (of {int(count[at[:3]])} in all)")
-    return _counts_agree(answer, logical, count)
+    return Finding(ok=True) if case.mask == "bias" else _counts_agree(answer, logical, count)
 
 
 def _counts_agree(answer: Answer, logical: Logical, count: torch.Tensor) -> Finding:
@@ -128,6 +147,10 @@ CHECKS = (
         name="visible", kind="exact", applies=_plain, run=visible,
         clauses=("CAUSAL-1", "CAUSAL-2", "WINDOW-1", "WINDOW-2", "MASK-1", "MASK-2", "MASK-3", "MASK-4", "VARLEN-1",
                  "DENSELEN-1", "DENSELEN-2", "PAGED-1", "PAGED-2", "LSE-1", "SOFTCAP-2"),
+    ),
+    Check(
+        name="lowest", kind="exact", applies=lambda case: case.mask == "bias" and _plain_but_for_bias(case), run=lowest,
+        clauses=("BIAS-2", "SCORE-2", "MASK-3"),
     ),
     Check(
         name="onehot", kind="exact", applies=_may_select, run=onehot,

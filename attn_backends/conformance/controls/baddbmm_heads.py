@@ -7,7 +7,7 @@ import torch
 from attn_backends.call import Call, Grads
 from attn_backends.conformance.controls.declaring import dense, manifest
 from attn_backends.conformance.controls.pieces import MINUS_INF, Piece, PieceGrads, backward_pieces, run_pieces
-from attn_backends.conformance.controls.steps import dropped, finite_shift, textbook_gradients
+from attn_backends.conformance.controls.steps import dropped, far_off, finite_shift, textbook_gradients
 
 MANIFEST = manifest("baddbmm_heads", dense())
 
@@ -39,9 +39,11 @@ def _softmax(p: Piece) -> tuple[torch.Tensor, torch.Tensor]:
     for kv_head in range(p.k.shape[0]):
         heads = slice(kv_head * p.group, (kv_head + 1) * p.group)
         scores = _scores(p, kv_head, heads)
-        lse = torch.logaddexp(scores.logsumexp(dim=-1), p.sinks[heads, None])
+        far = far_off(scores, p.sinks[heads])
+        scores = scores - far[..., None]
+        lse = torch.logaddexp(scores.logsumexp(dim=-1), p.sinks[heads, None] - far)
         weights.append(torch.exp(scores - finite_shift(lse)[..., None]))
-        lses.append(lse)
+        lses.append(lse + far)
     return torch.cat(weights), torch.cat(lses)
 
 

@@ -9,7 +9,7 @@ import torch
 from attn_backends.call import Call, Grads
 from attn_backends.conformance.controls.declaring import dense, manifest, quantised_q
 from attn_backends.conformance.controls.pieces import MINUS_INF, Piece, PieceGrads, backward_pieces, run_pieces
-from attn_backends.conformance.controls.steps import dropped, logits, spread
+from attn_backends.conformance.controls.steps import dropped, far_off, logits, spread
 
 MANIFEST = manifest("double_autograd", dense(), quantised_q())
 
@@ -28,13 +28,15 @@ def _attend(p: Piece) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows that see nothing get a softmax over zeros, and are then put right: no gradient meets an infinity."""
     some = p.visible.any(dim=-1)
     scores = logits(p, p.q @ spread(p, p.k).mT)
+    far = far_off(scores.detach(), p.sinks.detach())
+    scores = scores - far[..., None]
     own = torch.where(some[..., None], scores, 0.0).logsumexp(dim=-1)
     has_sink = (p.sinks != MINUS_INF)[:, None]
-    sink = torch.where(has_sink, p.sinks[:, None], 0.0)
+    sink = torch.where(has_sink, p.sinks[:, None] - far, 0.0)
     lse = torch.where(has_sink, torch.logaddexp(own, sink), own)
     weights = torch.where(p.visible, torch.exp(scores - lse[..., None]), 0.0)
     out = dropped(p, weights) @ spread(p, p.v)
-    return out, torch.where(some, lse, torch.where(has_sink, sink, MINUS_INF))
+    return out, torch.where(some, lse, torch.where(has_sink, sink, MINUS_INF)) + far
 
 
 def _differentiate(p: Piece, d_out: torch.Tensor, d_lse: torch.Tensor) -> PieceGrads:

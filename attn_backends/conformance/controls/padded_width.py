@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 from attn_backends.call import Call, Grads
 from attn_backends.conformance.controls.declaring import dense, manifest, paged
 from attn_backends.conformance.controls.pieces import Piece, PieceGrads, backward_pieces, run_pieces
-from attn_backends.conformance.controls.steps import dropped, finite_shift, logits, spread, textbook_gradients
+from attn_backends.conformance.controls.steps import dropped, far_off, finite_shift, logits, spread, textbook_gradients
 
 MANIFEST = manifest("padded_width", dense(), paged(page_size={"multiple_of": 16}))
 ROWS, KEYS, WIDTH = 16, 32, 64
@@ -49,8 +49,10 @@ def _padded(p: Piece) -> Piece:
 
 def _softmax(p: Piece) -> tuple[torch.Tensor, torch.Tensor]:
     scores = logits(p, p.q @ spread(p, p.k).mT)
-    lse = torch.logaddexp(scores.logsumexp(dim=-1), p.sinks[:, None])
-    return torch.exp(scores - finite_shift(lse)[..., None]), lse
+    far = far_off(scores, p.sinks)
+    scores = scores - far[..., None]
+    lse = torch.logaddexp(scores.logsumexp(dim=-1), p.sinks[:, None] - far)
+    return torch.exp(scores - finite_shift(lse)[..., None]), lse + far
 
 
 def _attend(p: Piece) -> tuple[torch.Tensor, torch.Tensor]:

@@ -86,7 +86,7 @@ def backward_pieces(
         dtype = work_dtype(call, work)
         q, k, v = (torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (call.q, call.k, call.v))
         bias = torch.zeros(call.attn_mask.shape, dtype=dtype) if call.grad_bias and call.attn_mask is not None else None
-        sinks = torch.zeros(call.q.shape[1 if call.layout == "bhsd" else -2], dtype=dtype)
+        sinks = torch.zeros(call.q.shape[1 if call.layout == "bhsd" else -2], dtype=torch.float64)  # a sum of all rows
         for place in places(call):
             rows = at_queries(d_out, call, place).to(dtype).contiguous()
             lse = torch.zeros(rows.shape[:2], dtype=dtype) if d_lse is None else at_lse(d_lse, place).to(dtype)

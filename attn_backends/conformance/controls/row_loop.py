@@ -7,6 +7,7 @@ import torch
 from attn_backends.call import Call, Grads
 from attn_backends.conformance.controls.declaring import dense, manifest
 from attn_backends.conformance.controls.pieces import Piece, PieceGrads, backward_pieces, run_pieces
+from attn_backends.conformance.controls.steps import far_off
 
 MANIFEST = manifest("row_loop", dense(nan_safe=[False, True]))
 
@@ -34,8 +35,10 @@ def _row(p: Piece, h: int, i: int, keys: torch.Tensor) -> tuple[torch.Tensor, to
     score = raw if p.softcap is None else p.softcap * torch.tanh(raw / p.softcap)
     if p.added is not None:
         score = score + p.added.expand(p.visible.shape)[h, i, keys]
-    lse = torch.logaddexp(torch.logsumexp(score, dim=0), p.sinks[h])
-    return raw, torch.exp(score - lse), lse
+    far = far_off(score[None], p.sinks[h])[0]
+    score = score - far
+    lse = torch.logaddexp(torch.logsumexp(score, dim=0), p.sinks[h] - far)
+    return raw, torch.exp(score - lse), lse + far
 
 
 def _drop(p: Piece, values: torch.Tensor, h: int, i: int, keys: torch.Tensor) -> torch.Tensor:
@@ -57,7 +60,7 @@ def _differentiate(p: Piece, d_out: torch.Tensor, d_lse: torch.Tensor) -> PieceG
         k=torch.zeros_like(p.k),
         v=torch.zeros_like(p.v),
         scores=p.q.new_zeros(p.visible.shape),
-        sinks=torch.where(p.visible.any(dim=-1), 0.0, d_lse).sum(dim=1) * (p.sinks != float("-inf")),
+        sinks=torch.where(p.visible.any(dim=-1), 0.0, d_lse).double().sum(dim=1) * (p.sinks != float("-inf")),
     )
     for h, i, keys in _rows(p):
         grads.sinks[h] += _row_gradient(p, (h, i, keys), (d_out[h, i], d_lse[h, i]), grads)
@@ -80,4 +83,4 @@ def _row_gradient(
     grads.q[h, i] = p.scale * (d_raw @ p.k[g, keys])
     grads.k[g].index_add_(0, keys, p.scale * torch.outer(d_raw, p.q[h, i]))
     grads.v[g].index_add_(0, keys, torch.outer(_drop(p, weights, h, i, keys), d_out))
-    return torch.exp(p.sinks[h] - lse) * row
+    return torch.exp(p.sinks[h] - lse).double() * row.double()

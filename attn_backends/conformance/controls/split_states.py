@@ -12,7 +12,7 @@ import torch
 from attn_backends.call import Call, Grads
 from attn_backends.conformance.controls.declaring import dense, manifest, paged
 from attn_backends.conformance.controls.pieces import Piece, PieceGrads, backward_pieces, run_pieces
-from attn_backends.conformance.controls.steps import dropped, finite_shift, logits, spread, textbook_gradients
+from attn_backends.conformance.controls.steps import dropped, far_off, finite_shift, logits, spread, textbook_gradients
 
 MANIFEST = manifest("split_states", dense(), paged())
 SPLITS = 3
@@ -31,14 +31,21 @@ def backward(call: Call, d_out: torch.Tensor, d_lse: torch.Tensor | None) -> Gra
 
 
 def _attend(p: Piece) -> State:
+    far = far_off(logits(p, p.q @ spread(p, p.k).mT), p.sinks)
+    out, lse = _merged(p, far)
+    return out, lse + far
+
+
+def _merged(p: Piece, far: torch.Tensor) -> State:
+    """The state of all keys, its LSE short of what was taken off every logit [Hq, Sq]."""
     step = -(-max(p.k.shape[1], 1) // SPLITS)
-    states = [_part(p, slice(start, start + step)) for start in range(0, p.k.shape[1], step)]
+    states = [_part(p, slice(start, start + step), far) for start in range(0, p.k.shape[1], step)]
     nothing = p.q.new_zeros((*p.q.shape[:2], p.v.shape[-1]))
-    return reduce(_merge, states, (nothing, p.sinks[:, None].expand(p.q.shape[:2])))
+    return reduce(_merge, states, (nothing, p.sinks[:, None] - far))
 
 
-def _part(p: Piece, keys: slice) -> State:
-    scores = logits(p, p.q @ spread(p, p.k[:, keys]).mT, keys=keys)
+def _part(p: Piece, keys: slice, far: torch.Tensor) -> State:
+    scores = logits(p, p.q @ spread(p, p.k[:, keys]).mT, keys=keys) - far[..., None]
     lse = scores.logsumexp(dim=-1)
     weights = torch.exp(scores - finite_shift(lse)[..., None])
     return dropped(p, weights, keys=keys) @ spread(p, p.v[:, keys]), lse
@@ -51,6 +58,8 @@ def _merge(a: State, b: State) -> State:
 
 
 def _differentiate(p: Piece, d_out: torch.Tensor, d_lse: torch.Tensor) -> PieceGrads:
-    _out, lse = _attend(p)
-    weights = torch.exp(logits(p, p.q @ spread(p, p.k).mT) - finite_shift(lse)[..., None])
-    return textbook_gradients(p, weights, lse, (d_out, d_lse))
+    scores = logits(p, p.q @ spread(p, p.k).mT)
+    far = far_off(scores, p.sinks)
+    _out, lse = _merged(p, far)
+    weights = torch.exp(scores - far[..., None] - finite_shift(lse)[..., None])
+    return textbook_gradients(p, weights, lse + far, (d_out, d_lse))

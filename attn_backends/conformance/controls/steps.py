@@ -10,6 +10,7 @@ import torch
 from attn_backends.conformance.controls.pieces import MINUS_INF, Piece, PieceGrads
 
 ALL = slice(None)
+FAR = 2.0**16  # there a float32 LSE comes in steps of 1/128, and at the lowest number it holds no ln(n) at all
 
 
 def logits(p: Piece, product: torch.Tensor, rows: slice = ALL, keys: slice = ALL) -> torch.Tensor:
@@ -48,6 +49,17 @@ def dropped(p: Piece, weights: torch.Tensor, rows: slice = ALL, keys: slice = AL
 def finite_shift(lse: torch.Tensor) -> torch.Tensor:
     """The LSE with 0 for -inf, so that exp(-inf - shift) is 0 and not NaN."""
     return torch.where(torch.isneginf(lse), 0.0, lse)
+
+
+def far_off(scores: torch.Tensor, sinks: torch.Tensor) -> torch.Tensor:
+    """The largest logit of each row [..., rows] whose logits and sink lie farther than FAR from 0, and 0 for all others.
+
+    Take it off logits and sinks and add it to the LSE, and exp(s - lse) holds for rows of the lowest number too (BIAS-2).
+    """
+    largest = sinks[..., None].expand(scores.shape[:-1])
+    if scores.shape[-1]:
+        largest = torch.maximum(largest, scores.amax(dim=-1))
+    return torch.where((largest.abs() > FAR) & largest.isfinite(), largest, 0.0)
 
 
 def sink_gradient(p: Piece, lse: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
