@@ -52,17 +52,11 @@ def compiled_attention(q: Tensor, k: Tensor, v: Tensor, a: Arguments) -> Any:
         a.layout, a.causal, a.causal_alignment, min(a.window_left, _FAR), min(a.window_right, _FAR),
         a.softmax_scale, a.softcap, a.max_seqlen_q, a.max_seqlen_k, a.kv_layout, a.dropout_p, a.return_lse, a.deterministic, a.batch_invariant,
         a.nan_safe, a.backend, a.phase, a.attn_type, out_dtype, a.graph, a.q_granularity, a.k_granularity,
-        a.v_granularity, a.scale_block, None if a.policy is None else policy_text(a.policy), refused,
+        a.v_granularity, a.scale_block, None if a.policy is None else a.policy.text, refused,
     )  # fmt: skip
     if a.out is not None:
         out = a.out.copy_(out)
     return (out, lse) if a.return_lse else out
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch ships no types for it
-def policy_text(policy: Policy) -> str:
-    """A policy as text, a constant of the graph."""
-    return json.dumps(policy.to_json(), sort_keys=True)
 
 
 def _refused(a: Arguments) -> str | None:

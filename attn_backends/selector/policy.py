@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -61,9 +62,12 @@ class Policy:
     rank_hooks: tuple[str, ...] = ()
     rules: tuple[Rule, ...] = ()
 
+    text: str = dataclasses.field(init=False, repr=False, compare=False, default="")  # itself as JSON, for graphs
+
     def __post_init__(self) -> None:
         for name in _FIELDS:
             object.__setattr__(self, name, _checked(name, getattr(self, name)))
+        object.__setattr__(self, "text", json.dumps(self.to_json(), sort_keys=True))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Policy:
@@ -86,8 +90,7 @@ class Policy:
 
     def to_json(self) -> dict[str, Any]:
         """Every field that is not at its default, as plain values; `from_dict` reads it."""
-        default = Policy() if self != _DEFAULT else self
-        return {name: _plain(value) for name in _FIELDS if (value := getattr(self, name)) != getattr(default, name)}
+        return {name: _plain(value) for name in _FIELDS if (value := getattr(self, name)) != _DEFAULTS[name]}
 
     def named(self) -> frozenset[str]:
         """Backends that this policy names, and by that lets in without a certificate."""
@@ -139,7 +142,8 @@ class Policy:
         return dataclasses.replace(self, **merged)
 
 
-_FIELDS = tuple(field.name for field in dataclasses.fields(Policy))
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Policy) if field.init}
+_FIELDS = tuple(_DEFAULTS)
 
 
 def _checked(name: str, value: Any) -> Any:
