@@ -3,5 +3,5 @@
 lie        `Lie` and what is made of it
 kernels    backends in this process whose manifest or kernel lies, run through the suite's own items
 packages   installed packages that lie, seen by a fresh interpreter
-helpers    wrong `merge_states` and `append_kv`
+states_and_writes    wrong `merge_states` and `append_kv`
 """
