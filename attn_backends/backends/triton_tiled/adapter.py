@@ -1,0 +1,80 @@
+"""The backend's two doors: `run` and `backward`. Loaded by the registry, by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from attn_backends.backends.triton_tiled.gradients import Incoming, launch_bias, launch_keys, launch_queries, launch_rows
+from attn_backends.backends.triton_tiled.launch import launch_forward
+from attn_backends.backends.triton_tiled.operands import operands_of, shape_of
+from attn_backends.call import Grads
+
+if TYPE_CHECKING:
+    from attn_backends.call import Call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """What `run` keeps for `backward` where the call does not hold it: rows [B, H, S] or [H, T], float32.
+
+    lse: None where the call has one; tops: with a float mask, each row's maximum and the rest of its LSE
+    out: the output in q's dtype, where the call's is narrower
+    """
+
+    lse: torch.Tensor | None
+    tops: tuple[torch.Tensor, torch.Tensor] | None
+    out: torch.Tensor | None
+
+
+def run(call: Call) -> None:
+    """Write call.out and, where asked, call.lse."""
+    operands = operands_of(call)
+    if not call.needs_backward:
+        launch_forward(call, operands, call.lse)
+        return
+    lse = _rows_like(call) if call.lse is None else call.lse
+    tops = (torch.empty_like(lse), torch.empty_like(lse)) if operands.flags["BIAS"] else None
+    narrow = call.out.element_size() < call.q.element_size()
+    whole = dataclasses.replace(call, out=torch.empty_like(call.out, dtype=call.q.dtype)) if narrow else call
+    launch_forward(whole, operands, lse, tops=tops)
+    if narrow:
+        call.out.copy_(whole.out)
+    call.saved = Saved(lse=lse if call.lse is None else None, tops=tops, out=whole.out if narrow else None)
+
+
+def backward(call: Call, d_out: torch.Tensor, d_lse: torch.Tensor | None) -> Grads:
+    """Gradients of q, k, v and, where the call asks, of the float mask and the sinks.
+
+    d_out, d_lse: any strides; d_lse None = zero.
+    """
+    operands = operands_of(call)
+    saved: Saved = call.saved
+    lse = call.lse if saved.lse is None else saved.lse
+    out = call.out if saved.out is None else saved.out
+    if lse is None:
+        raise ValueError("a call whose forward did not keep its LSE has no backward")
+    delta, sinks = launch_rows(call, operands, out, lse, d_out, d_lse)
+    incoming = Incoming(call=call, operands=operands, d_out=d_out, norms=saved.tops or (lse, None), delta=delta)
+    grads = Grads(q=_unset(call.q, call), k=_unset(call.k, call), v=_unset(call.v, call), sinks=sinks)
+    launch_keys(incoming, grads.k, grads.v)
+    launch_queries(incoming, grads.q)
+    if call.grad_bias and operands.flags["BIAS"]:
+        grads.bias = launch_bias(incoming)
+    return grads
+
+
+def _unset(like: torch.Tensor, call: Call) -> torch.Tensor:
+    """Room for a gradient: contiguous, and 0 where tokens may belong to no sequence."""
+    ragged = call.cu_seqlens_q is not None or call.seq_lens is not None
+    return (torch.zeros if ragged else torch.empty)(like.shape, dtype=like.dtype, device=like.device)
+
+
+def _rows_like(call: Call) -> torch.Tensor:
+    """Room for an LSE: [B, Hq, Sq], packed [Hq, Tq]."""
+    batch, heads, tokens, _width = shape_of(call.q, call.layout)
+    shape = (heads, tokens) if call.layout == "thd" else (batch, heads, tokens)
+    return torch.empty(shape, dtype=torch.float32, device=call.q.device)

@@ -1,0 +1,54 @@
+"""What the backward needs of every row, once: delta = rowsum(dO * O) - d lse, and the sink's gradient.
+
+With p = exp(s - lse) and o = sum_j p_j v_j (dropout included in both):
+    ds_j   = p_j (dO . v_j - sum_i p_i dO . v_i) + p_j d lse = p_j (dO . v_j - delta)
+    d sink = -sum over rows of exp(sink - lse) delta                the sink is one more score, with no value
+"""
+
+import triton
+import triton.language as tl
+
+from attn_backends.backends.triton_tiled.scores import LOG2E, MINUS_INF
+from attn_backends.backends.triton_tiled.tile import first_row, sequence_of, tile_pointers
+
+
+@triton.jit
+def row_terms(
+    out, d_out, lse, d_lse, delta, sinks, sink_parts, starts_q,
+    out_strides, d_out_strides, lse_strides, d_lse_strides, delta_strides,
+    num_q_heads, longest_q, head_dim_v,
+    BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr, PACKED_Q: tl.constexpr, SINKS: tl.constexpr,
+    D_LSE: tl.constexpr, WIDE: tl.constexpr,
+):
+    """Grid: (tiles, heads, sequences). Writes delta [.., head, token] and a part of d sink per program."""
+    tile = tl.program_id(0)
+    head = tl.program_id(1)
+    batch = tl.program_id(2)
+    first, seq_q = sequence_of(batch, starts_q, starts_q, longest_q, PACKED_Q, False)
+    start = tile * BLOCK_M
+    rows = start + tl.arange(0, BLOCK_M)
+    columns = tl.arange(0, BLOCK_DV)
+    valid = rows < seq_q
+    inside = valid[:, None] & (columns < head_dim_v)[None, :]
+    o = tl.load(
+        tile_pointers(first_row(out, out_strides, batch, head, first, PACKED_Q), out_strides, start, BLOCK_M, BLOCK_DV, WIDE),
+        mask=inside, other=0.0,
+    ).to(tl.float32)
+    d_o = tl.load(
+        tile_pointers(
+            first_row(d_out, d_out_strides, batch, head, first, PACKED_Q), d_out_strides, start, BLOCK_M, BLOCK_DV, WIDE
+        ),
+        mask=inside, other=0.0,
+    ).to(tl.float32)
+    row = tl.sum(o * d_o, 1)
+    entry = 0 if PACKED_Q else batch
+    at = (first + rows).to(tl.int64)
+    if D_LSE:
+        row -= tl.load(d_lse + entry * d_lse_strides[0] + head * d_lse_strides[1] + at * d_lse_strides[2], mask=valid, other=0.0)
+    tl.store(delta + entry * delta_strides[0] + head * delta_strides[1] + at * delta_strides[2], row, mask=valid)
+    if SINKS:
+        sink = tl.load(sinks + head).to(tl.float32) * LOG2E
+        norm = tl.load(lse + entry * lse_strides[0] + head * lse_strides[1] + at * lse_strides[2], mask=valid, other=0.0) * LOG2E
+        weight = tl.where(valid & (norm > MINUS_INF), tl.exp2(sink - norm), 0.0)
+        part = tl.sum(tl.where(weight > 0.0, weight * row, 0.0), 0)
+        tl.store(sink_parts + (batch * num_q_heads + head) * tl.num_programs(0) + tile, -part)

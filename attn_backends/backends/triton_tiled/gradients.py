@@ -1,0 +1,133 @@
+"""Launching the backward kernels for one call, in the order delta, (dK, dV), dQ, d bias."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from attn_backends.backends.triton_tiled.backward_bias import bias_gradients
+from attn_backends.backends.triton_tiled.backward_keys import key_gradients
+from attn_backends.backends.triton_tiled.backward_queries import query_gradients
+from attn_backends.backends.triton_tiled.backward_rows import row_terms
+from attn_backends.backends.triton_tiled.block_lists import NO_LISTS, key_lists, query_lists
+from attn_backends.backends.triton_tiled.configs import Config, padded
+from attn_backends.backends.triton_tiled.launch import chosen, fills_tiles, guarded
+from attn_backends.backends.triton_tiled.operands import Operands, row_strides, strides_of
+from attn_backends.backends.triton_tiled.sources import leaves_32_bits, sources_of
+from attn_backends.block_mask import as_four_dims
+
+if TYPE_CHECKING:
+    from attn_backends.call import Call
+
+_ROWS = 64  # queries per program of the row kernel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incoming:
+    """A call and what the backward brings; d_out as call.out, any strides; rows are [B, H, S] or [H, T].
+
+    norms: (lse, None), or, with a float mask, whose lowest values leave no digits for it, (row maximum, lse - maximum)
+    """
+
+    call: Call
+    operands: Operands
+    d_out: torch.Tensor
+    norms: tuple[torch.Tensor, torch.Tensor | None]
+    delta: torch.Tensor
+
+
+def launch_rows(
+    call: Call, operands: Operands, out: torch.Tensor, lse: torch.Tensor, d_out: torch.Tensor, d_lse: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """delta, shaped as lse, and the sinks' gradient [Hq] where the call asks for it."""
+    sizes = operands.sizes
+    delta = torch.empty(lse.shape, dtype=torch.float32, device=lse.device)
+    tiles = -(-sizes.longest_q // _ROWS)
+    sinks = call.sinks if call.grad_sinks else None
+    shape = (operands.batch, sizes.heads, tiles)
+    parts = None if sinks is None else torch.zeros(shape, dtype=torch.float32, device=lse.device)
+    out_strides, d_out_strides = strides_of(out, call.layout), strides_of(d_out, call.layout)
+    row_terms[(tiles, sizes.heads, operands.batch)](
+        out, d_out, lse, d_lse, delta, sinks, parts, operands.lengths[0],
+        out_strides, d_out_strides, row_strides(lse), (0, 0, 0) if d_lse is None else row_strides(d_lse), row_strides(delta),
+        sizes.heads, sizes.longest_q, sizes.width_v,
+        BLOCK_M=_ROWS, BLOCK_DV=padded(sizes.width_v), PACKED_Q=operands.packed[0], SINKS=sinks is not None,
+        D_LSE=d_lse is not None, WIDE=leaves_32_bits(_ROWS, out_strides, d_out_strides), num_warps=4,
+    )  # fmt: skip
+    return delta, None if parts is None else parts.sum((0, 2))
+
+
+def launch_keys(incoming: Incoming, d_k: torch.Tensor, d_v: torch.Tensor, config: Config | None = None) -> None:
+    """Write d_k and d_v, shaped as k and v, any strides."""
+    call, operands = incoming.call, incoming.operands
+    sizes = operands.sizes
+    config = config or chosen("keys", call)
+    sources = sources_of(call, operands, config, incoming.d_out)
+    lists = NO_LISTS
+    if call.block_mask is not None:
+        lists = key_lists(call.block_mask, config.rows, config.columns, sizes.longest_q, sizes.longest_k)
+    tiles = -(-sizes.longest_k // config.columns)
+    for want_k, want_v in ((True, False), (False, True)) if config.split else ((True, True),):
+        key_gradients[(tiles * sizes.kv_heads * operands.batch,)](
+            *sources.tensors, *incoming.norms, incoming.delta, d_k, d_v, operands.slopes, operands.masks,
+            lists.tiles, lists.counts, *operands.lengths,
+            *sources.strides, row_strides(incoming.norms[0]), row_strides(incoming.delta),
+            strides_of(d_k, call.layout), strides_of(d_v, call.layout), operands.slope_strides, lists.strides,
+            sizes.kv_heads, sizes.heads // sizes.kv_heads, sizes.longest_q, sizes.longest_k, sizes.width, sizes.width_v,
+            *operands.scaling, *operands.band, *operands.dropout,
+            GUARD=sources.tma and operands.packed[0], EVEN_Q=fills_tiles(operands, "q", config.rows),
+            WANT_K=want_k, WANT_V=want_v, **sources.options,
+        )  # fmt: skip
+
+
+def launch_queries(incoming: Incoming, d_q: torch.Tensor, config: Config | None = None) -> None:
+    """Write d_q, shaped as q, any strides."""
+    call, operands = incoming.call, incoming.operands
+    sizes = operands.sizes
+    config = config or chosen("queries", call)
+    sources = sources_of(call, operands, config, incoming.d_out)
+    lists = NO_LISTS
+    if call.block_mask is not None:
+        lists = query_lists(call.block_mask, config.rows, config.columns, sizes.longest_q, sizes.longest_k)
+    tiles = -(-sizes.longest_q // config.rows)
+    query_gradients[(tiles * sizes.heads * operands.batch,)](
+        *sources.tensors, *incoming.norms, incoming.delta, d_q, operands.slopes, operands.masks, lists.tiles, lists.counts,
+        *operands.lengths,
+        *sources.strides, row_strides(incoming.norms[0]), row_strides(incoming.delta), strides_of(d_q, call.layout),
+        operands.slope_strides, lists.strides,
+        sizes.heads, sizes.heads // sizes.kv_heads, sizes.longest_q, sizes.longest_k, sizes.width, sizes.width_v,
+        *operands.scaling, *operands.band, *operands.dropout,
+        GUARD=guarded(operands, sources), EVEN_K=fills_tiles(operands, "k", config.columns), **sources.options,
+    )  # fmt: skip
+
+
+def launch_bias(incoming: Incoming, config: Config | None = None) -> torch.Tensor:
+    """The float mask's gradient, float32 and shaped as the mask."""
+    call, operands = incoming.call, incoming.operands
+    if call.attn_mask is None:
+        raise ValueError("a call without a float mask has no gradient of one")
+    sizes = operands.sizes
+    config = config or chosen("bias", call)
+    sources = sources_of(call, operands, config, incoming.d_out)
+    batch, heads, queries, keys = as_four_dims(call.attn_mask).shape
+    rows, columns = -(-sizes.longest_q // config.rows), -(-sizes.longest_k // config.columns)
+    all_queries = queries == 1
+    all_keys = keys == 1
+    shape = (batch, heads, rows if all_queries else queries, columns if all_keys else keys)
+    parts = torch.empty(shape, dtype=torch.float32, device=call.q.device)
+    bias_gradients[(rows * columns, heads, batch)](
+        *sources.tensors, *incoming.norms, incoming.delta, parts, operands.slopes, operands.masks, *operands.lengths,
+        *sources.strides, row_strides(incoming.norms[0]), row_strides(incoming.delta), parts.stride(), operands.slope_strides,
+        operands.batch, sizes.heads, sizes.heads // sizes.kv_heads, sizes.longest_q, sizes.longest_k,
+        sizes.width, sizes.width_v,
+        *operands.scaling, *operands.band, *operands.dropout,
+        ALL_BATCHES=batch == 1, ALL_HEADS=heads == 1, ALL_QUERIES=all_queries, ALL_KEYS=all_keys,
+        **{name: value for name, value in sources.options.items() if name != "TMA"},
+    )  # fmt: skip
+    if all_queries:
+        parts = parts.sum(2, keepdim=True)
+    if all_keys:
+        parts = parts.sum(3, keepdim=True)
+    return parts.reshape(call.attn_mask.shape)
