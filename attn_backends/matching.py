@@ -45,10 +45,20 @@ class MatchIndex:
             (index, part, row.parts != ()) for index, row in enumerate(table) for part in range(max(1, len(row.parts)))
         )
         self._memo: tuple[dict[Any, int], ...] = tuple({} for _ in self._axes)
+        self._verdicts: dict[Any, tuple[Verdict, ...]] = {}
 
-    def match(self, values: Values) -> list[Verdict]:
+    def match(self, values: Values) -> tuple[Verdict, ...]:
         """One verdict per group, in order. No box fits: the one that misses the fewest axes, first in file order."""
-        missed = self._missed(values)
+        missed = tuple(self._missed(values))
+        found = self._verdicts.get(missed)  # who refuses what is all that a verdict depends on
+        if found is None:
+            found = self._judge(missed)
+            if len(self._verdicts) >= _MEMO_LIMIT:
+                self._verdicts.clear()
+            self._verdicts[missed] = found
+        return found
+
+    def _judge(self, missed: tuple[tuple[Miss, int], ...]) -> tuple[Verdict, ...]:
         refused = 0
         again: list[int] = []  # boxes that miss a further part of an axis that they miss already
         row, of_row = -1, 0
@@ -58,7 +68,7 @@ class MatchIndex:
                 again.append(of_row & mask)
             of_row = of_row | mask if index == row else mask
             row = index
-        return [self._verdict(start, end, refused, missed, again) for start, end in self._ranges]
+        return tuple([self._verdict(start, end, refused, missed, again) for start, end in self._ranges])
 
     def _missed(self, values: Values) -> list[tuple[Miss, int]]:
         """(axis, boxes that refuse its value) for every axis that any box refuses."""
@@ -87,7 +97,9 @@ class MatchIndex:
         memo[value] = mask
         return mask
 
-    def _verdict(self, start: int, end: int, refused: int, missed: list[tuple[Miss, int]], again: list[int]) -> Verdict:
+    def _verdict(
+        self, start: int, end: int, refused: int, missed: tuple[tuple[Miss, int], ...], again: list[int]
+    ) -> Verdict:
         for bit in range(start, end):
             if not refused >> bit & 1:
                 return Verdict(self._boxes[bit], ())

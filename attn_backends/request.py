@@ -7,6 +7,7 @@ lazy door to `from_tensors`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Self
 
 from attn_backends.errors import RequestError
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     import torch
 
 _BY_NAME = {field.name: field for field in FIELDS}
+_PUT = {name: vars(RequestFields)[name].__set__ for name in _BY_NAME}  # the slots themselves, past the frozen door
+_values = attrgetter(*_BY_NAME)
 
 
 class Request(RequestFields):
@@ -86,6 +89,15 @@ class Request(RequestFields):
         """A copy with some fields changed, checked again."""
         current = {field.name: getattr(self, field.name) for field in FIELDS}
         return type(self)(**{**current, **changes})
+
+    def resized(self, **lengths: int) -> Self:
+        """A copy with other lengths, which the caller knows to be legal: nothing is checked, so that it is cheap."""
+        made = object.__new__(type(self))
+        for put, value in zip(_PUT.values(), _values(self), strict=True):
+            put(made, value)
+        for name, length in lengths.items():
+            _PUT[name](made, length)
+        return made
 
 
 def _check_heads(request: Request) -> None:

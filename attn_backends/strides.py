@@ -114,6 +114,9 @@ def _surely_small(r: Request) -> bool:
 
 def with_representative_strides(request: Request) -> Request:
     """The request with strides that stand for their class: none, rows padded by 8, or every stride doubled."""
+    given = (request.q_strides, request.k_strides, request.v_strides, request.mask_strides)
+    if given == (None, None, None, None):
+        return request
     shape = request_stride_class(request)
     if shape == "contiguous":
         return request.replace(q_strides=None, k_strides=None, v_strides=None, mask_strides=None)

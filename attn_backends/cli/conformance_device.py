@@ -1,39 +1,43 @@
-"""`--device` of the conformance commands: where a run happens (cpu, cuda), or which device a plan pretends (pretend:h200)."""
+"""`--device` of the conformance commands: where a run happens (cpu, cuda), or which device a plan is for (h200, sm_90).
+
+A device that is not here may be written `pretend:h200` too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from attn_backends.cli.failure import Failure
 from attn_backends.cli.options import Name
 from attn_backends.device import Device
+
+if TYPE_CHECKING:
+    from attn_backends.registry.manifest import Manifest
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 REAL = ("cpu", "cuda")
 PRETEND = "pretend:"
+DEFAULT = "[the GPU if it is here and declared, else cpu]"
 
 
-def _names() -> Iterable[str]:
-    pretended = (f"{PRETEND}{name.lower().replace(' ', '_')}" for name in Device.pretendable())
-    return (*REAL, *pretended)
+def _pretended() -> Iterable[str]:
+    names = [name.lower().replace(" ", "_") for name in Device.pretendable()]
+    return dict.fromkeys((*REAL, *names, *(f"{PRETEND}{name}" for name in names)))
 
 
-def device_option(function: Command) -> Command:
-    """The option; None stands for the best that is here: the GPU, or else the CPU."""
-    shown = "cpu, cuda, or pretend:h200 to plan without running.  [cuda if it is here, else cpu]"
-    return click.option("--device", type=Name("device", _names), help=shown)(function)
+def device_option(*, pretended: bool) -> Callable[[Command], Command]:
+    """The option; None stands for the usual device of a backend. `pretended`: others may be named too."""
+    words = "cpu, cuda, or one that is not here: h200, sm_90, ..." if pretended else "cpu or cuda."
+    known = Name("device", _pretended if pretended else lambda: REAL)
+    return click.option("--device", type=known, help=f"{words}  {DEFAULT}")
 
 
-def chosen_device(text: str | None) -> Device:
-    """The device facts behind the option. Raises Failure for a word that is none, RequestError for an unknown name."""
+def chosen_device(text: str | None, manifest: Manifest) -> Device:
+    """The device behind the option. Raises DeviceError for one that is not here, RequestError for an unknown name."""
+    from attn_backends.conformance.devices import real_device, usual_device
+
     if text is None:
-        return Device.current()
-    if text in REAL:
-        found = Device.of(text)
-        if text == "cuda" and found.arch is None:
-            raise Failure("there is no CUDA device here", "--device pretend:h200 plans for one that is not here")
-        return found
-    return Device.pretend(text.removeprefix(PRETEND))
+        return usual_device(manifest)
+    return real_device(text) if text in REAL else Device.pretend(text.removeprefix(PRETEND))

@@ -11,7 +11,7 @@ import click
 from attn_backends.cli.conformance_device import chosen_device, device_option
 from attn_backends.cli.conformance_run import LEVELS
 from attn_backends.cli.options import BACKEND, json_option
-from attn_backends.cli.screen import NAME, QUIET, WARN, console, print_json, table, text
+from attn_backends.cli.screen import BAD, NAME, QUIET, WARN, console, print_json, table, text
 
 if TYPE_CHECKING:
     from attn_backends.conformance.item import Item
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.command("plan")
 @click.argument("name", type=BACKEND)
 @click.option("--level", type=click.Choice(LEVELS), default="quick", help="How much would be run.  [quick]")
-@device_option
+@device_option(pretended=True)
 @click.option("--items", "every", is_flag=True, help="List every item by its id.")
 @json_option
 @click.pass_context
@@ -34,7 +34,7 @@ def command(ctx: click.Context, name: str, level: str, device: str | None, every
     from attn_backends.registry.registry import default_registry
 
     manifest = default_registry().snapshot().get(name)
-    facts = chosen_device(device)
+    facts = chosen_device(device, manifest)
     from attn_backends.conformance.plan import plan
 
     made = plan(manifest, level, facts)
@@ -43,6 +43,9 @@ def command(ctx: click.Context, name: str, level: str, device: str | None, every
     else:
         _print(made, f"{name} {manifest.version}, {level}, on {facts.describe()}", every=every)
     if not made.items:
+        if made.not_run and not as_json:
+            elsewhere = made.not_run[0].needs.partition(" or ")[0]
+            click.echo(f"hint: attn-backends conformance plan {name} --device {elsewhere}")
         ctx.exit(1)
 
 
@@ -50,7 +53,9 @@ def _json(name: str, level: str, facts: Device, made: Plan) -> dict[str, Any]:
     return {
         "backend": name, "level": level, "device": facts.to_json(),
         "items": [{"id": item.id, "clauses": list(item.clauses)} for item in made.items],
-        "not_run": [{"id": item.id, "clauses": list(item.clauses)} for item in made.not_run],
+        "not_run": [
+            {"id": one.item.id, "clauses": list(one.item.clauses), "needs": one.needs} for one in made.not_run
+        ],
         "uncovered": [{"axis": axis, "value": value} for axis, value in made.uncovered], "notes": list(made.notes),
     }  # fmt: skip
 
@@ -61,10 +66,12 @@ def _print(made: Plan, title: str, *, every: bool) -> None:
     if every:
         for item in made.items:
             click.echo(item.id)
-        for item in made.not_run:
-            click.echo(f"{item.id}  (not here)")
+        for one in made.not_run:
+            click.echo(f"{one.item.id}  (needs {one.needs})")
     else:
         _print_checks(screen, made)
+    for axis, value in made.uncovered:
+        screen.print(text(("fails: ", BAD), f"{axis} {value} is declared, and no case of the suite shows it"))
     for note in made.notes:
         screen.print(text(("note: ", WARN), note), soft_wrap=True)
     screen.print(
@@ -80,6 +87,8 @@ def _print_checks(screen: Any, made: Plan) -> None:
         counts[kind] += 1
         examples.setdefault(kind, item.id)
     made_table = table("check", "items", "such as")
+    for column, width in zip(made_table.columns, (max(map(len, counts), default=0), len("items"), None), strict=True):
+        column.no_wrap, column.overflow, column.min_width = True, "ellipsis", width
     for kind, count in counts.most_common():
         made_table.add_row(text((kind, NAME)), f"{count:,}", text((examples[kind], QUIET)))
     if counts:

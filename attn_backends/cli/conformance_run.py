@@ -35,16 +35,14 @@ class Outcome:
     @property
     def good(self) -> bool:
         """Whether the command exits with 0."""
-        from attn_backends.conformance.report.verdict import conforms
-
-        return conforms(self.record) and not self.obstacles and not any(one.worse for one in self.changes or ())
+        return self.record.conforms and not self.obstacles and not any(one.worse for one in self.changes or ())
 
 
 @click.command("run")
 @click.argument("name", type=BACKEND)
 @click.option("--level", type=click.Choice(LEVELS), help="How much is run.  [quick; full with --certify]")
 @click.option("--only", metavar="ID|GLOB|CLAUSE", help="Only these items: an id, a pattern, or a clause (MASK-3).")
-@device_option
+@device_option(pretended=False)
 @click.option("--workers", type=click.IntRange(0, 256), default=2, help="Processes; 0 is this one, for debuggers.  [2]")
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="S", help="Seconds that one item may take.")
 @click.option(
@@ -68,14 +66,19 @@ def command(
     """
     from attn_backends.cli.conformance_screen import print_outcome
     from attn_backends.conformance.report.json_report import read_report, report_json
+    from attn_backends.registry.registry import default_registry
 
-    facts = chosen_device(device)
+    manifest = default_registry().snapshot().get(name)
+    facts = chosen_device(device, manifest)
     if facts.pretended:
-        raise Failure(f"{facts.name} is pretended, nothing can run there", f"attn-backends conformance plan {name}")
+        raise Failure(
+            f"{facts.name} is pretended, nothing can run there",
+            f"attn-backends conformance plan {name} --device {device}",
+        )
     earlier = read_report(track) if track else None
     chosen = level or ("full" if certify else "quick")
     strength = certify and not unmeasured
-    manifest, record = _run(name, chosen, facts, only=only, workers=workers, timeout=timeout, strength=strength)
+    record = _run(manifest, chosen, facts, only=only, workers=workers, timeout=timeout, strength=strength)
     outcome = Outcome(record=record)
     if out is not None:
         outcome.written = _write(record, out)
@@ -94,25 +97,24 @@ def command(
 
 
 def _run(
-    name: str, level: str, facts: Device, *, only: str | None, workers: int, timeout: float | None, strength: bool
-) -> tuple[Manifest, RunRecord]:  # fmt: skip
-    from attn_backends.registry.registry import default_registry
-
-    manifest = default_registry().snapshot().get(name)
+    manifest: Manifest, level: str, facts: Device, *, only: str | None, workers: int, timeout: float | None, strength: bool
+) -> RunRecord:  # fmt: skip
     from attn_backends.cli.conformance_progress import Progress
+    from attn_backends.conformance.devices import torch_word
     from attn_backends.conformance.gap_errors import judge_gaps
     from attn_backends.conformance.selection import selection
     from attn_backends.conformance.suite import run_suite
 
+    name = manifest.name
     with Progress(f"{name} {level}") as progress:
         record = run_suite(
-            name, level, device=facts.kind, only=selection(only) if only else None, only_text=only, timeout=timeout,
+            name, level, device=torch_word(facts.kind), only=selection(only) if only else None, only_text=only, timeout=timeout,
             workers=workers, isolated=workers > 0, on_plan=lambda made: progress.on_plan(len(made.items)), on_result=progress.on_result,
         )  # fmt: skip
     if only and not record.results:
         raise Failure(f"--only {only} keeps no item", f"attn-backends conformance plan {name} --level {level} --items")
     record = judge_gaps(record, manifest, facts)
-    return manifest, _with_self_test(record) if strength and record.self_test is None else record
+    return _with_self_test(record) if strength and record.self_test is None else record
 
 
 def _with_self_test(record: RunRecord) -> RunRecord:

@@ -21,13 +21,12 @@ MOST = 20  # failing items written out; --out has all
 def print_outcome(outcome: Outcome) -> None:
     """Everything, or with --track only what changed; then files, certificate and the headline."""
     from attn_backends.conformance.report.headline import headline, volume_line
-    from attn_backends.conformance.report.verdict import conforms
 
     screen, record = console(), outcome.record
     if outcome.changes is None:
         _print_wrong(screen, record)
         _print_notes(screen, record)
-        screen.print(text((volume_line(record), QUIET)), soft_wrap=True)
+        screen.print(text((volume_line(record), QUIET)), soft_wrap=not screen.is_terminal)
     else:
         _print_changes(screen, outcome)
     for path in outcome.written:
@@ -36,7 +35,7 @@ def print_outcome(outcome: Outcome) -> None:
         screen.print(text("certificate: ", (str(outcome.certificate), GOOD)), soft_wrap=True)
     for obstacle in outcome.obstacles:
         screen.print(text(("not certified: ", BAD), obstacle), soft_wrap=True)
-    screen.print(text((headline(record), GOOD if conforms(record) else BAD)), soft_wrap=True)
+    screen.print(text((headline(record), GOOD if record.conforms else BAD)), soft_wrap=True)
 
 
 def _print_wrong(screen: Console, record: RunRecord) -> None:
@@ -66,11 +65,10 @@ def _print_item(screen: Console, record: RunRecord, result: Result) -> None:
 
 def _print_notes(screen: Console, record: RunRecord) -> None:
     from attn_backends.conformance.report.plain import clean
-    from attn_backends.conformance.report.verdict import errors, remarks
 
-    for note in errors(record):
+    for note in record.errors:
         screen.print(text(("error: ", BAD), clean(note)), soft_wrap=True)
-    for note in remarks(record):
+    for note in record.remarks:
         screen.print(text(("note: ", WARN), clean(note)), soft_wrap=True)
 
 

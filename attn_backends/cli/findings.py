@@ -117,13 +117,15 @@ def _of(one: Standing, level: str, text: str, hint: str = "") -> Finding:
 
 
 def _certificates() -> Iterator[Finding]:
-    from attn_backends.registry.certificates import certificate_of, read_certificates
+    from attn_backends.registry.certificates import certified_architectures, read_certificates
 
     manifests = {manifest.name: manifest for manifest in default_registry().snapshot().manifests}
-    for name, version, digest in sorted(read_certificates()):
-        manifest = manifests.get(name)
-        valid = manifest is not None and certificate_of(manifest) == (name, version, digest)
-        text = f"certificate for version {version}" + ("" if valid else ", not of the sources that are installed")
+    for certificate in sorted(read_certificates()):
+        name, version, _, arch = certificate
+        valid = name in manifests and bool(certified_architectures(manifests[name], (certificate,)))
+        text = f"certificate for version {version} on {arch}" + (
+            "" if valid else ", not of the sources that are installed"
+        )
         hint = "" if valid else f"attn-backends conformance run {name} --certify"
         yield Finding(area="certificates", subject=name, level="ok" if valid else "warn", text=text, hint=hint)
 

@@ -20,6 +20,7 @@ HOME = "attn_backends.cli.generators"
 
 # File -> the module whose `render()` is its text.
 FILES = {
+    "attn_backends/conformance/report/schema/conformance-1.schema.json": f"{HOME}.conformance_schema",
     "attn_backends/request_fields.pyi": f"{HOME}.stub",
     "attn_backends/registry/schema/manifest-1.schema.json": f"{HOME}.manifest_schema",
     "attn_backends/selector/log/schema/decision-1.schema.json": f"{HOME}.decision_schema",

@@ -18,6 +18,8 @@ COMMANDS = {
     "explain": Door(f"{HOME}.explain", "Which backend serves a request, and why not the others."),
     "why-not": Door(f"{HOME}.why_not", "Why one backend does not serve a request, and what would change that."),
     "plan": Door(f"{HOME}.plan", "Which backend serves each attention layer of a model, on one or more devices."),
+    "roofline": Door(f"{HOME}.roofline", "How fast a call could be on a device, and how near each backend comes."),
+    "bench": Door(f"{HOME}.bench", "Time every installed backend here: checked, interleaved, beside the roofline."),
     "log": Door(f"{HOME}.log", "Read a decision log: show, why, stats, diff, replay, export."),
     "conformance": Door(f"{HOME}.conformance", "Prove a backend: run, plan, list, self-test, certificates."),
     "new": Door(f"{HOME}.new", "Write the project of a new backend, ready to run and to prove."),

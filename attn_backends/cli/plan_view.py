@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 PHASE, GAP, LEAST = 11, 3, 20  # characters: the column of the phase, between columns, what a request has at least
 GROUPS = 2  # groups of backends named below a winner
 CODES = 3  # reasons named for each group
+USUAL = ("cost_model", "priority")  # what decides where nobody steers and nothing was measured
 Part = str | tuple[str, str]
 
 
@@ -135,7 +136,7 @@ def winner(decision: Decision) -> Part:
         return ("none", BAD)
     if decision.tier == "reference":
         return (f"{decision.backend} (reference)", WARN)
-    by = "" if decision.source == "priority" else f", by {decision.source}"
+    by = "" if decision.source in USUAL else f", by {decision.source}"
     return (f"{decision.backend}{by}", GOOD)
 
 

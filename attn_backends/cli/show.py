@@ -48,6 +48,7 @@ def _record(
         "api": str(manifest.api),
         "callables": {**manifest.callables, **dict.fromkeys(manifest.functions, "in process")},
         "efficiency": manifest.efficiency,
+        "algorithm": manifest.algorithm,
         "installed": {one.name: environment.version(one.name) for one in manifest.requires},
         "capability": [box.raw for box in manifest.boxes],
         "known_bad": [_entry_record(entry) for entry in entries],

@@ -98,7 +98,7 @@ def _refusals(snapshot: Snapshot) -> Iterable[tuple[Reason, ...]]:
         request=nothing, device=nothing, policy=policy, environment=environment_here(snapshot), snapshot=snapshot,
         entries=(), forced=policy.pin, named=policy.named(),
     )  # fmt: skip
-    return [refusal[1] if refusal else () for refusal in static_refusals(asked)]
+    return [refusal[1] if refusal else () for refusal in static_refusals(asked, arch=None)]
 
 
 def _broken(snapshot: Snapshot) -> Iterable[Standing]:

@@ -20,10 +20,10 @@ from attn_backends.conformance.outcome import Outcome, Result
 from attn_backends.conformance.record import RunRecord
 from attn_backends.conformance.report.headline import device_arch, device_name, elsewhere, headline
 from attn_backends.conformance.report.json_report import render_json
-from attn_backends.conformance.report.verdict import errors, failing, warnings
+from attn_backends.conformance.report.verdict import failing, warnings
 from attn_backends.conformance.report.writing import write_whole
 from attn_backends.errors import AttnBackendsError
-from attn_backends.registry.certificates import certificate_of, default_folder, source_digest
+from attn_backends.registry.certificates import default_folder, source_digest
 from attn_backends.registry.manifest import Manifest
 
 SCHEMA = "attn.certificate/1"
@@ -58,7 +58,7 @@ class Certificate:
             return "the backend is not installed"
         if manifest.version != self.data["version"]:
             return f"version {manifest.version} is installed"
-        return "valid" if certificate_of(manifest)[2] == self.data["digest"] else "the sources have changed"
+        return "valid" if source_digest(manifest) == self.data["digest"] else "the sources have changed"
 
 
 def certify(record: RunRecord, manifest: Manifest, folder: Path | None = None, *, unmeasured: bool = False) -> Path:
@@ -113,7 +113,7 @@ def remove_certificates(backend: str, folder: Path | None = None) -> list[Path]:
 def _read(path: Path) -> Certificate:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        missing = [name for name in ("backend", "version", "digest") if not isinstance(data[name], str)]
+        missing = [name for name in ("backend", "version", "digest", "arch") if not isinstance(data[name], str)]
     except (OSError, ValueError) as error:
         return Certificate(path=path, data=None, problem=str(error))
     except (KeyError, TypeError) as error:
@@ -151,7 +151,7 @@ def _incomplete(record: RunRecord) -> Iterator[str]:
         yield f"a partial run (only {record.only})"
     if not record.counts()[Outcome.PASS]:
         yield "nothing passed"
-    yield from errors(record)
+    yield from record.errors
     if record.gaps:
         yield f"{len(record.gaps)} known gaps: " + _some([str(gap.get("id", "?")) for gap in record.gaps])
 

@@ -62,7 +62,11 @@ def _outcome(check: Check, context: Context, item: Item) -> tuple[Outcome, Findi
 
 
 def _said(what: str, error: BaseException) -> Finding:
-    return Finding(ok=False, message=f"{what}: {type(error).__name__}: {error}")
+    try:
+        text = str(error)
+    except Exception as raised:  # noqa: BLE001  # of an error that cannot be shown
+        text = f"(showing it raises {type(raised).__name__})"
+    return Finding(ok=False, message=f"{what}: {type(error).__name__}: {text}")
 
 
 def _meaning(check: Check, finding: Finding) -> Outcome:

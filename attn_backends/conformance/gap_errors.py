@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime
 
 import attn_backends
 from attn_backends.conformance.case_request import request_of
-from attn_backends.conformance.gaps import FILE, Gap, read_gaps
+from attn_backends.conformance.gaps import Gap, read_gaps
 from attn_backends.conformance.item import parse_item
 from attn_backends.conformance.outcome import Outcome
-from attn_backends.conformance.record import RunRecord
-from attn_backends.conformance.report.verdict import ERROR
+from attn_backends.conformance.record import ERROR, RunRecord
 from attn_backends.device import Device
 from attn_backends.errors import UnfitBackendError
 from attn_backends.reason import Reason
@@ -34,7 +32,7 @@ _SAID_BY_THE_RUN = ("gap ", "gaps: ", "unexpected pass in a gap: ")  # the same 
 
 def judge_gaps(record: RunRecord, manifest: Manifest, device: Device, *, today: date | None = None) -> RunRecord:
     """The record with an error note for every gap that is wrong. A partial run asks no gap for its case."""
-    gaps = _by_place(manifest)
+    gaps = {gap.place: gap for gap in read_gaps(manifest)}  # as the selector's reasons name them
     if not gaps:
         return record
     met, passing = _met(record, manifest, device)
@@ -42,16 +40,6 @@ def judge_gaps(record: RunRecord, manifest: Manifest, device: Device, *, today: 
     wrong = illegal or _wrong(gaps, met, passing, today or datetime.now(UTC).date(), whole=record.only is None)
     kept = [note for note in record.notes if not note.startswith(_SAID_BY_THE_RUN)]
     return dataclasses.replace(record, notes=(*kept, *wrong))
-
-
-def _by_place(manifest: Manifest) -> dict[int, Gap]:
-    """The backend's gaps by their place in the file, which is how the selector's reasons name them."""
-    gaps = read_gaps(manifest)
-    if not gaps or manifest.folder is None:
-        return {}
-    entries = tomllib.loads((manifest.folder / FILE).read_text(encoding="utf-8"))["gap"]
-    places = [place for place, raw in enumerate(entries, 1) if raw.get("backend") == manifest.name]
-    return dict(zip(places, gaps, strict=True))
 
 
 def _met(record: RunRecord, manifest: Manifest, device: Device) -> tuple[set[int], dict[int, str]]:

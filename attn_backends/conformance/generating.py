@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from attn_backends.box import Box, Table, axis_values
+from attn_backends.capability import DTYPES
 from attn_backends.conformance.canonical import canonical
 from attn_backends.conformance.case import Case
-from attn_backends.conformance.case_request import request_of
+from attn_backends.conformance.case_request import natural_out_dtype, request_of
 from attn_backends.conformance.options import NASTY, Changes, Factors, factors, fewest
 from attn_backends.conformance.pairwise import Cover
 from attn_backends.conformance.standing import misses
 from attn_backends.device import Device
 
 PAIR_TESTS: dict[str, int | None] = {"quick": 14, "full": 120, "deep": None}
+
+# What an option may need beside it: in a box of one alignment the diagonal has to hang there, or on both corners at once.
+_BESIDE: tuple[Changes, ...] = ({}, {"top_left": True}, {"seq_q": 33, "seq_k": 33})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,20 +29,24 @@ class Scope:
     level: str
     table: Table
 
-    def missed(self, case: Case) -> int:
-        """How many axes of the box a case misses."""
-        return len(misses(self.box, axis_values(request_of(case), self.device, self.table), self.table))
+    def missed(self, case: Case) -> list[str]:
+        """The axes of the box that a case misses."""
+        return misses(self.box, axis_values(request_of(case), self.device, self.table), self.table)
 
     def admits(self, case: Case) -> bool:
         """Whether the box declares the case."""
-        return self.missed(case) == 0
+        return not self.missed(case)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxCases:
-    """The cases of one box; `base` None where no case of ours lies in it. `pairs`: met of all that may meet."""
+    """The cases of one box. `base`: the plainest; None where no case of ours lies in the box, and `nearest` is what came nearest.
+
+    `pairs`: met of all that may meet.
+    """
 
     base: Case | None
+    nearest: Case
     cases: tuple[Case, ...] = ()
     pairs: tuple[int, int] = (0, 0)
 
@@ -46,36 +54,49 @@ class BoxCases:
 def cases_of(scope: Scope) -> BoxCases:
     """The cases that try a box, the nastiest first, each once."""
     every = factors(scope.box, scope.level)
-    base = _base(scope, every)
-    if base is None:
-        return BoxCases(base=None)
+    base = _nearest(scope, every)
+    if not scope.admits(base):
+        return BoxCases(base=None, nearest=base)
     options = {name: _admitted(scope, base, few) for name, few in every.items()}
     singles = [canonical(base.replace(**option)) for few in options.values() for option in few]
+    singles += _of_another_dtype(scope, base)
     nasty = [_reduced(scope, base, changes) for changes in NASTY]
     backward = [_with_gradients(scope, case) for case in (*nasty, *singles)]
     pairs, met = _pairs(scope, base, fewest({name: few for name, few in options.items() if len(few) > 1}, scope.level))
-    return BoxCases(base=base, cases=tuple(dict.fromkeys((*nasty, base, *singles, *backward, *pairs))), pairs=met)
+    cases = tuple(dict.fromkeys((*nasty, base, *singles, *backward, *pairs)))
+    return BoxCases(base=base, nearest=base, cases=cases, pairs=met)
 
 
-def _base(scope: Scope, every: Factors) -> Case | None:
-    """The plainest case of the box: factor by factor, the option that leaves fewest axes missed."""
+def _nearest(scope: Scope, every: Factors) -> Case:
+    """The plainest case of the box, or nearest to it: factor by factor, the option that leaves fewest axes missed."""
     case = canonical(Case())
     for _ in range(2):
         for options in every.values():
-            case = min((canonical(case.replace(**option)) for option in ({}, *options)), key=scope.missed)
+            tried = [{**beside, **option} for beside in _BESIDE for option in ({}, *options)]
+            near = (canonical(case.replace(**changes)) for changes in tried)
+            case = min(near, key=lambda one: len(scope.missed(one)))
             if scope.admits(case):
                 return case
-    return None
+    return case
 
 
 def _admitted(scope: Scope, base: Case, options: list[Changes]) -> list[Changes]:
-    """The options that the box takes beside the base, that of the base first."""
+    """The options that the box takes beside the base, that of the base first; with what they need beside them."""
     found: dict[Case, Changes] = {base: {}}
     for option in options:
-        case = canonical(base.replace(**option))
-        if case not in found and scope.admits(case):
-            found[case] = option
+        for beside in _BESIDE:
+            case = canonical(base.replace(**{**beside, **option}))
+            if scope.admits(case):
+                found.setdefault(case, {**beside, **option})
+                break
     return list(found.values())
+
+
+def _of_another_dtype(scope: Scope, base: Case) -> list[Case]:
+    """A q of another dtype whose output is asked for in the base's: for the base itself that is no question."""
+    own = natural_out_dtype(base)
+    turned = (canonical(base.replace(dtype=dtype, out_dtype=own)) for dtype in DTYPES)
+    return [case for case in turned if natural_out_dtype(case) != own and scope.admits(case)][:1]
 
 
 def _reduced(scope: Scope, base: Case, changes: Changes) -> Case:

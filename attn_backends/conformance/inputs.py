@@ -34,6 +34,11 @@ class Inputs:
     v: torch.Tensor
     given: dict[str, Any]
 
+    @property
+    def operands(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """q, k and v."""
+        return self.q, self.k, self.v
+
     def tensors(self) -> dict[str, torch.Tensor]:
         """Every tensor of the call by name."""
         named = {"q": self.q, "k": self.k, "v": self.v}

@@ -1,7 +1,8 @@
 """`run_isolated`: items in worker processes, so that a backend that dies, hangs or shouts costs one item and no more.
 
 A worker that dies is a CRASH of its item, one that says nothing for `timeout` seconds a TIMEOUT; either way a fresh one
-goes on. Every item gets a result. A probe runs what a backend never promised: a crash there is as good as a refusal.
+goes on. Every item gets a result, and only a message that names the item is one: a backend may write into any file that
+it finds open, and may fork. A probe runs what a backend never promised: a crash there is as good as a refusal.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from attn_backends.conformance.outcome import Outcome, Result
 OnResult = Callable[[Result], None]
 START_TIMEOUT = 120.0  # seconds until a worker is ready: imports, and what a setup does
 MOST_FAILED_STARTS = 3  # in a row; after that nothing is tried again
+MOST_HANGS = 8  # in a row, over all workers; after that only refusals are tried, until one of them answers
+GRACE = 5.0  # seconds for a process to end that has closed its channel, or whose input has ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,7 @@ class _Crew:
         self._next = iter(range(len(items)))
         self._lock = threading.Lock()
         self._failed_starts = 0
+        self._hangs = 0
 
     def work(self) -> None:
         """Take items until there are none."""
@@ -100,18 +104,22 @@ class _Crew:
     def _one(self, worker: _Worker | None, item: Item) -> tuple[_Worker | None, Result]:
         """One item, and the worker that is left afterwards."""
         started = time.perf_counter()
+        if self._hangs >= MOST_HANGS and CHECKS[item.check].kind != "refusal":
+            text = f"not tried: the {MOST_HANGS} items before it gave no answer within {self._timeout:g} s"
+            return worker, _result(item, Outcome.TIMEOUT, text, started)
         if worker is None:
             worker = self._start()
         if isinstance(worker, _DeadWorker):
             return None, _result(item, Outcome.CRASH, f"no worker: {worker.why}", started)
         answer = worker.ask(item, self._timeout)
+        self._hangs = self._hangs + 1 if answer is Outcome.TIMEOUT else 0
         if isinstance(answer, dict):
             result = Result.from_json(answer)
             return _unless_crashed(worker, result), result
-        worker.kill()
         outcome = answer
         why = "no answer" if outcome is Outcome.TIMEOUT else worker.epitaph()
         text = f"{why} after {time.perf_counter() - started:.1f} s"
+        worker.kill()
         if CHECKS[item.check].kind == "probe":
             outcome = Outcome.REFUSED
         return None, _result(item, outcome, text, started)
@@ -121,13 +129,14 @@ class _Crew:
         if self._failed_starts >= MOST_FAILED_STARTS:
             return _DeadWorker("earlier ones never came up")
         worker = _Worker(self._job)
-        said = worker.receive(START_TIMEOUT)
+        said = worker.receive(START_TIMEOUT, lambda message: "ready" in message or "failed" in message)
         if isinstance(said, dict) and said.get("ready"):
             self._failed_starts = 0
             return worker
-        worker.kill()
         self._failed_starts += 1
-        return _DeadWorker(said["failed"] if isinstance(said, dict) else worker.epitaph())
+        why = said["failed"] if isinstance(said, dict) else worker.epitaph()
+        worker.kill()
+        return _DeadWorker(why)
 
 
 def _unless_crashed(worker: _Worker, result: Result) -> _Worker | None:
@@ -145,6 +154,15 @@ def _result(item: Item, outcome: Outcome, message: str, started: float) -> Resul
     )  # fmt: skip
 
 
+def _read(line: str) -> dict[str, Any] | None:
+    """A message, or None for whatever else lies in the channel."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
 @dataclass(frozen=True, slots=True)
 class _DeadWorker:
     why: str
@@ -159,7 +177,7 @@ class _Worker:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "attn_backends.conformance.worker"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, encoding="utf-8",
-            env=environment, start_new_session=True,
+            errors="replace", env=environment, start_new_session=True,
         )  # fmt: skip
         self._said: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._listener = threading.Thread(target=self._listen, daemon=True)
@@ -183,23 +201,29 @@ class _Worker:
     def ask(self, item: Item, timeout: float) -> dict[str, Any] | Outcome:
         """The result of an item as JSON; CRASH or TIMEOUT where there is none."""
         self._tell({"id": item.id, "clauses": list(item.clauses)})
-        return self.receive(timeout)
+        return self.receive(timeout, lambda message: message.get("id") == item.id and "outcome" in message)
 
-    def receive(self, timeout: float) -> dict[str, Any] | Outcome:
-        """The next message; CRASH when the worker is gone, TIMEOUT when it says nothing."""
-        try:
-            line = self._said.get(timeout=timeout)
-        except queue.Empty:
-            return Outcome.TIMEOUT
-        try:
-            found = None if line is None else json.loads(line)
-        except ValueError:  # somebody wrote into the channel, or died within a line
-            found = None
-        return found if isinstance(found, dict) else Outcome.CRASH
+    def receive(self, timeout: float, meant: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | Outcome:
+        """The next message that is meant; CRASH when the worker is gone, TIMEOUT when there is none in time."""
+        deadline = time.perf_counter() + timeout
+        while (left := deadline - time.perf_counter()) > 0:
+            try:
+                line = self._said.get(timeout=left)
+            except queue.Empty:
+                break
+            if line is None:
+                return Outcome.CRASH
+            message = _read(line)
+            if message is not None and meant(message):
+                return message
+        return Outcome.TIMEOUT
 
     def epitaph(self) -> str:
-        """How the process ended."""
-        code = self._process.wait()
+        """How the process ended; it may still be at it."""
+        try:
+            code = self._process.wait(timeout=GRACE)
+        except subprocess.TimeoutExpired:
+            return "the process closed its channel and stayed"
         if code >= 0:
             return f"the process ended with exit code {code}"
         with contextlib.suppress(ValueError):
@@ -207,9 +231,7 @@ class _Worker:
         return f"the process died of signal {-code}"
 
     def kill(self) -> None:
-        """End the worker and what it started, if it has not ended by itself."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=0.2)
+        """End the worker and what it started."""
         with contextlib.suppress(OSError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._shut()
@@ -220,12 +242,12 @@ class _Worker:
             if self._process.stdin is not None:
                 self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=5)
+            self._process.wait(timeout=GRACE)
         self.kill()
 
     def _shut(self) -> None:
         self._process.wait()
-        self._listener.join()
+        self._listener.join(timeout=1.0)  # a process that outlives the worker may hold the channel open
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()

@@ -6,6 +6,7 @@ that a product of two of them has the same value on every device. Letters as in 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -50,14 +51,15 @@ class Forward:
     lse: torch.Tensor
 
 
-def forward(p: Problem, rounded: Rounding) -> Forward:
-    """out and lse, step by step."""
+def forward(p: Problem, rounded: Rounding, quantised: Callable[[torch.Tensor], torch.Tensor] | None = None) -> Forward:
+    """out and lse, step by step; `quantised`: what becomes of the weights before they are used."""
     q, k, v = rounded(rounded(p.q) * p.scale), rounded(p.k), rounded(p.v)
     raw = rounded(q @ k.transpose(-1, -2))
     scores = raw if p.softcap is None else rounded(p.softcap * rounded(torch.tanh(rounded(raw / p.softcap))))
     for added in (p.bias, p.alibi):
         scores = scores if added is None else rounded(scores + rounded(added))
     weights, sink_weights, lse = _softmax(scores, p, rounded)
+    weights = weights if quantised is None else quantised(weights)
     out = rounded(drop(weights, p, rounded) @ v)
     return Forward(q=q, k=k, v=v, raw=raw, weights=weights, sink_weights=sink_weights, out=out, lse=lse)
 

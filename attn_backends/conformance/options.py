@@ -28,6 +28,8 @@ _DIAGONALS: tuple[Changes, ...] = (
     {"left": 0, "causal": True}, {"right": 2}, {"left": 7}, {"left": 5, "right": 3, "top_left": True},
     {"causal": True, "left": 7, "right": 2, "top_left": True}, {"left": 0, "right": 0},
 )  # fmt: skip
+_LONGEST = 1100  # a declared length that is still run at every level
+_HEADS = ((4, 2), (2, 2), (3, 1), (6, 2), (8, 1), (7, 1))  # query heads, KV heads
 _MASKS = (("none", 4), ("bool", 4), ("bias", 4), ("bool", 2), ("bias", 2), ("bool", 3), ("bias", 3))
 
 
@@ -41,10 +43,10 @@ def factors(box: Box, level: str) -> Factors:
         "pages": _pages(box, some),
         "formats": _formats(),
         "granularity": _granularities(),
-        "heads": [{"q_heads": q, "kv_heads": kv} for q, kv in ((4, 2), (2, 2), (3, 1), (6, 2), (8, 1), (7, 1))][:some],
+        "heads": _heads(box, some),
         "width": [{"head_dim": width, "head_dim_v": width} for width in _widths(box, "head_dim")],
         "width_v": [{}, *({"head_dim_v": width} for width in _widths(box, "head_dim_v"))],
-        "lengths": [{"seq_q": q, "seq_k": k} for q, k in _LENGTHS],
+        "lengths": [{"seq_q": q, "seq_k": k} for q, k in (*_LENGTHS, *_declared_lengths(box))],
         "diagonal": list(_DIAGONALS[: 2 * some]),
         "softcap": [{}, {"softcap": 2.0}, {"softcap": 30.0}],
         "scale": [{}, {"scale": 0.3}, {"scale": -0.2}, {"scale": 0.0}],
@@ -77,6 +79,31 @@ def _pages(box: Box, some: int) -> list[Changes]:
         {"page_size": size, "kv_layout": layout} for size in dict.fromkeys(sizes) for layout in table.KV_LAYOUTS
     ]  # fmt: skip
     return [{}, *paged[: 3 * some]]
+
+
+def _declared_lengths(box: Box) -> list[tuple[int, int]]:
+    """For a box that takes lengths in steps, long ones alone or a few: the shortest of those, equal and not."""
+    q, k = (_shortest(box.raw.get(part, box.raw.get("seq_len"))) for part in ("seq_q", "seq_k"))
+    return [(first, second) for first in q or (17, 1) for second in k or (33,)] if q or k else []
+
+
+def _shortest(raw: Any) -> list[int]:
+    """The two least numbers of a set or range that the usual lengths may all miss; none of any other."""
+    if isinstance(raw, dict):
+        least, step = int(raw.get("min") or 1), int(raw.get("multiple_of") or raw.get("mod") or 1)
+        first = least + (int(raw.get("rest") or 0) - least) % step
+        numbers = [first, first + step] if step > 1 or least > 1 else []
+    else:
+        numbers = sorted(number for number in raw if isinstance(number, int)) if isinstance(raw, list) else []
+    return [number for number in numbers if 0 < number <= _LONGEST][:2]
+
+
+def _heads(box: Box, some: int) -> list[Changes]:
+    """The usual ones, and some of each declared ratio that they do not have."""
+    usual = _HEADS[:some]
+    ratios = {q // kv for q, kv in usual}
+    declared = [(2 * ratio, 2) for ratio in _bounds(box, "gqa_ratio") if ratio not in ratios]
+    return [{"q_heads": q, "kv_heads": kv} for q, kv in (*usual, *declared[:some])]
 
 
 def _formats() -> list[Changes]:

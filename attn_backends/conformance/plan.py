@@ -7,22 +7,25 @@ listed, and fails the run.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import attn_backends
-from attn_backends.box import Box, Table, axis_values
-from attn_backends.capability import FITS_ANY, TABLE, Row
+from attn_backends.box import Box, Table
+from attn_backends.capability import TABLE, Row
 from attn_backends.conformance.case import Case
 from attn_backends.conformance.case_request import needs_backward, request_of
 from attn_backends.conformance.checks import CHECKS
 from attn_backends.conformance.checks.check import Check
 from attn_backends.conformance.cover import added_items
+from attn_backends.conformance.elsewhere import elsewhere_of
 from attn_backends.conformance.flips import ON_REQUEST, flipped, small_enough
-from attn_backends.conformance.gaps import refused_by_gap
-from attn_backends.conformance.generating import BoxCases, Scope, cases_of
+from attn_backends.conformance.gaps import Gap, read_gaps, refused_by_gap
+from attn_backends.conformance.generating import Scope, cases_of
 from attn_backends.conformance.item import Item
 from attn_backends.conformance.record import LEVELS
+from attn_backends.conformance.shown import showing, unshown
 from attn_backends.conformance.standing import graph_level, here, standing
 from attn_backends.device import Device
 from attn_backends.errors import UnfitBackendError
@@ -33,36 +36,57 @@ PER_PROPERTY = {"quick": 3, "full": 10, "deep": 40}  # cases per property and bo
 PER_FLIP = {"quick": 1, "full": 2, "deep": 6}  # refused cases per axis and box
 SLOW = {"compiled": 3, "captured": 6, "batch_invariant": 2}  # at most so many cases per box
 LONG = {"quick": 300, "full": 2100, "deep": 4200}  # keys of the batch_invariant cases
-_NOT_COVERED = ("device", "arch", "compile", "graph", "unknown_feature", "index_width")  # no word of a case says these
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotHere:
+    """An item of other hardware, and which: `sm_80 or sm_90`, `cuda`."""
+
+    item: Item
+    needs: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """items: run these, in this order; not_run: what other hardware would run; uncovered: (axis, value) with no case."""
+    """items: run these, in this order; not_run: what other hardware would run; uncovered: (axis, value) with no case.
+
+    gaps: what the backend says that it does wrong; cases in there are probed.
+    """
 
     items: tuple[Item, ...]
-    not_run: tuple[Item, ...] = ()
+    not_run: tuple[NotHere, ...] = ()
     notes: tuple[str, ...] = ()
     uncovered: tuple[tuple[str, str], ...] = ()
+    gaps: tuple[Gap, ...] = ()
 
 
 @dataclass(slots=True)
 class _Draft:
     items: dict[str, Item] = field(default_factory=dict)
-    not_run: dict[str, Item] = field(default_factory=dict)
+    not_run: dict[str, NotHere] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     cases: list[Case] = field(default_factory=list)  # declared here, and run
+    met: int = 0  # of the pairs of options of all boxes
+    pairs: int = 0
+    waiting: Counter[str] = field(default_factory=Counter)  # what boxes need that are not for this device
 
     def add(self, check: Check, case: Case) -> None:
         """One check on one case, once."""
-        item = Item(check.name, case, check.clauses_of(case))
+        self.put(Item(check.name, case, check.clauses_of(case)))
+
+    def put(self, item: Item) -> None:
+        """One item, once."""
         self.items.setdefault(item.id, item)
 
 
 def plan(manifest: Manifest, level: str, device: Device, table: Table = TABLE) -> Plan:
-    """The plan for one backend on one device, real or pretended. Raises ValueError for a level that is none."""
+    """The plan for one backend on one device, real or pretended.
+
+    Raises ValueError for a level that is none, ManifestError for known gaps that cannot be read.
+    """
     if level not in LEVELS:
         raise ValueError(f"level {level!r} is none of {', '.join(LEVELS)}")
+    gaps = read_gaps(manifest)
     draft = _Draft()
     present = here(manifest.boxes, device, table)
     for box in manifest.boxes:
@@ -70,29 +94,32 @@ def plan(manifest: Manifest, level: str, device: Device, table: Table = TABLE) -
             _plan_box(draft, manifest, Scope(box=box, device=device, level=level, table=table))
         else:
             _plan_elsewhere(draft, box, level, table)
-    uncovered = _uncovered(present, draft.cases, device, table) if present else ()
-    draft.notes += [f"{axis} {value} is declared and no case shows it" for axis, value in uncovered]
+    uncovered = [(axis, str(value)) for axis, value in unshown(present, draft.cases, device, table)]
+    draft.notes += [_waiting(count, len(manifest.boxes), needs) for needs, count in draft.waiting.items()]
     if not present:
         draft.notes.append(f"no box declares {device.describe()}")
+    if draft.met < draft.pairs:
+        said = f"{draft.met:,} of {draft.pairs:,} pairs of options are tried together or exclude each other"
+        draft.notes.append(said if level == LEVELS[-1] else f"{said}; a higher level tries more")
     return Plan(
         items=tuple(draft.items.values()), not_run=tuple(draft.not_run.values()), notes=tuple(draft.notes),
-        uncovered=tuple(uncovered),
+        uncovered=tuple(uncovered), gaps=gaps,
     )  # fmt: skip
 
 
 def _plan_box(draft: _Draft, manifest: Manifest, scope: Scope) -> None:
     found = cases_of(scope)
     if found.base is None:
-        draft.notes.append(f"{scope.box.source}: no case of the suite lies in this box")
-        return
-    if found.pairs[0] < found.pairs[1]:
+        axes = ", ".join(dict.fromkeys(scope.missed(found.nearest)))
         draft.notes.append(
-            f"{scope.box.source}: {found.pairs[0]} of {found.pairs[1]} pairs of options met or ruled out"
+            f"{scope.box.source}: no case of the suite lies in this box; the nearest, {found.nearest.id}, misses {axes}"
         )
-    open_cases = _not_refused(draft, manifest, scope, found)
+        return
+    draft.met, draft.pairs = draft.met + found.pairs[0], draft.pairs + found.pairs[1]
+    open_cases = _not_refused(draft, manifest, scope, [*found.cases, *showing(scope, found.cases)])
     draft.cases += open_cases
     for case in open_cases:
-        draft.add(CHECKS["gradients" if needs_backward(case) else "oracle"], case)
+        draft.put(_judged(case))
     for check in CHECKS.values():
         if check.kind in ("exact", "property") or check.name in ("lse_gradients", "d_out_strides"):
             _plan_property(draft, check, scope, open_cases)
@@ -101,10 +128,10 @@ def _plan_box(draft: _Draft, manifest: Manifest, scope: Scope) -> None:
         _plan_refusals(draft, manifest, scope, found.base, row)
 
 
-def _not_refused(draft: _Draft, manifest: Manifest, scope: Scope, found: BoxCases) -> list[Case]:
+def _not_refused(draft: _Draft, manifest: Manifest, scope: Scope, cases: list[Case]) -> list[Case]:
     """The cases that the selector lets through; those in a known gap are probed, so that a fixed gap is noticed."""
     kept = []
-    for case in found.cases:
+    for case in cases:
         codes = _refused_under(manifest, case, scope.device)
         if refused_by_gap(codes):
             draft.add(CHECKS["probe-gap"], case)
@@ -209,51 +236,23 @@ def _outside(boxes: Iterable[Box], scope: Scope, base: Case, axis: str) -> list[
 
 def _plan_elsewhere(draft: _Draft, box: Box, level: str, table: Table) -> None:
     """A box of other hardware: its cases, which do not run here."""
-    device = _device_of(box, table)
-    if device is None:
+    there = elsewhere_of(box, table)
+    if there is None:
         draft.notes.append(f"{box.source}: no device is known that it declares")
         return
-    found = cases_of(Scope(box=box, device=device, level=level, table=table))
+    found = cases_of(Scope(box=box, device=there.device, level=level, table=table))
     for case in found.cases:
-        check = CHECKS["gradients" if needs_backward(case) else "oracle"]
-        item = Item(check.name, case, check.clauses_of(case))
-        draft.not_run.setdefault(item.id, item)
-    draft.notes.append(f"{box.source}: not run here, it declares {device.describe()}")
+        item = _judged(case)
+        draft.not_run.setdefault(item.id, NotHere(item=item, needs=there.needs))
+    draft.waiting[there.needs] += 1
 
 
-def _device_of(box: Box, table: Table) -> Device | None:
-    """A pretended device that a box declares."""
-    known = [Device.pretend(name) for name in Device.pretendable()]
-    return next((device for device in known if here([box], device, table)), None)
+def _waiting(count: int, of: int, needs: str) -> str:
+    verb = "needs" if count == 1 else "need"
+    return f"not run here: {count} of {of} box{'es' if of > 1 else ''}, which {verb} {needs}"
 
 
-def _uncovered(boxes: list[Box], cases: list[Case], device: Device, table: Table) -> list[tuple[str, str]]:
-    """Declared words that no case has."""
-    shown: set[tuple[str, object]] = set()
-    for case in cases:
-        for row, value in zip(table, axis_values(request_of(case), device, table), strict=True):
-            if value is not FITS_ANY:
-                shown |= {(row.axis, one) for one in (value if row.parts else (value,))}
-    return [
-        (row.axis, str(word))
-        for index, row in enumerate(table)
-        if row.axis not in _NOT_COVERED
-        for word in _words(row)
-        if _declared(boxes, index, word) and (row.axis, word) not in shown
-    ]
-
-
-def _words(row: Row) -> tuple[object, ...]:
-    """Every value of an axis that is a closed list."""
-    if row.kind.name == "flags":
-        return (False, True)
-    return tuple(row.kind.legal.split(" | ")) if row.kind.name == "names" else ()
-
-
-def _declared(boxes: list[Box], index: int, word: object) -> bool:
-    """Whether a box writes the value out; neutral values that nobody wrote do not count."""
-    for box in boxes:
-        entries = [entry for entry in box.entries[index] if entry is not None]
-        if any(entry.admits(word) for entry in entries):
-            return True
-    return False
+def _judged(case: Case) -> Item:
+    """The case against the oracle."""
+    check = CHECKS["gradients" if needs_backward(case) else "oracle"]
+    return Item(check.name, case, check.clauses_of(case))

@@ -20,30 +20,36 @@ if TYPE_CHECKING:
 
 THIS = Path(__file__)
 HERE = THIS.parent
+PACKAGE = "attn_backends.conformance"
 LEVELS = ("quick", "full", "deep")
 DEVICES = ("cpu", "cuda")
-USAGE = "pytest --pyargs attn_backends.conformance --attn-backend NAME"
+USAGE = f"pytest --pyargs {PACKAGE} --attn-backend NAME"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The options of both doors."""
     group = parser.getgroup("attn-backends", "conformance of attention backends")
     group.addoption("--attn-backend", metavar="NAME", help=f"Test this backend: {USAGE}.")
-    group.addoption("--attn-level", choices=LEVELS, help="How much is run.  [quick, or what the test class says]")
-    group.addoption("--attn-device", choices=DEVICES, help="Where it is run.  [cpu, or what the test class says]")
+    group.addoption("--attn-level", choices=LEVELS, help="How much is run.  [what the test class says, or quick]")
+    group.addoption(
+        "--attn-device",
+        choices=DEVICES,
+        help="Where it is run.  [what the test class says, or the GPU if it is here and declared, else cpu]",
+    )
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The folder of the suite has this file and nothing else to collect, and needs the name of a backend for it."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Whoever asks for the suite says of which backend."""
+    suites = [argument for argument in config.args if argument.partition("::")[0].startswith(PACKAGE)]
+    if suites and config.getoption("pyargs") and not config.getoption("attn_backend"):
+        raise pytest.UsageError(f"say which backend: {USAGE}")
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """The folder of the suite has this file and nothing else to collect."""
     if HERE not in collection_path.parents:
         return None
-    if config.getoption("attn_backend"):
-        return True if collection_path != THIS else None
-    if any(
-        "attn_backends.conformance" in argument for argument in config.invocation_params.args if argument[:1] != "-"
-    ):
-        raise pytest.UsageError(f"say which backend: {USAGE}")
-    return None
+    return True if collection_path != THIS else None
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -58,14 +64,13 @@ class SuiteFile(pytest.File):
 
     def collect(self) -> Iterator[pytest.Item]:
         """One test per item of the plan, and one that fails for each declared value that none of them shows."""
-        from attn_backends.conformance.pytest_items import NothingToRunError, Target, items_of, uncovered
-        from attn_backends.errors import AttnBackendsError
+        from attn_backends.conformance.pytest_items import Target, TargetError, items_of, uncovered
 
         option = self.config.getoption
-        target = Target(option("attn_backend"), option("attn_level") or "quick", option("attn_device") or "cpu")
+        target = Target(option("attn_backend"), option("attn_level") or "quick", option("attn_device") or "")
         try:
             items = items_of(target)
-        except (AttnBackendsError, NothingToRunError) as error:
+        except TargetError as error:
             raise self.CollectError(str(error)) from None
         for item in items:
             yield SuiteItem.from_parent(self, name=item.id, target=target, item=item)

@@ -22,45 +22,57 @@ class UnderclaimWarning(UserWarning):
     """Something that a backend does right and does not declare."""
 
 
-class NothingToRunError(Exception):
-    """A backend for which the suite has no item here: that is no pass."""
+class TargetError(Exception):
+    """What should be tested cannot be, which is no pass; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is tested: a backend, at a level, on a real device (cpu, cuda)."""
+    """What is tested: a backend, at a level, on a device (cpu, cuda; empty for the usual one)."""
 
     backend: str
     level: str
     device: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planned:
+    plan: Plan
+    device: str  # as torch calls it
+
+
 @cache
-def _plan(target: Target) -> Plan:
+def _planned(target: Target) -> _Planned:
+    from attn_backends.conformance.devices import real_device, torch_word, usual_device
     from attn_backends.conformance.plan import plan
-    from attn_backends.device import Device
+    from attn_backends.errors import AttnBackendsError
     from attn_backends.registry.registry import default_registry
 
-    made = plan(default_registry().snapshot().get(target.backend), target.level, Device.of(target.device))
+    try:
+        manifest = default_registry().snapshot().get(target.backend)
+        device = real_device(target.device) if target.device else usual_device(manifest)
+        made = plan(manifest, target.level, device)
+    except (AttnBackendsError, ValueError) as error:
+        raise TargetError(str(error)) from None
     if not made.items:
-        why = "; ".join(map(str, made.notes)) or "no box of its manifest is for this device"
-        raise NothingToRunError(f"{target.backend}: nothing to run on {target.device}: {why}")
-    return made
+        why = "; ".join(made.notes) or "no box of its manifest is for this device"
+        raise TargetError(f"{target.backend}: nothing to run on {device.describe()}: {why}")
+    return _Planned(plan=made, device=torch_word(device.kind))
 
 
 def items_of(target: Target) -> tuple[Item, ...]:
-    """Every item, in the order of the plan. Raises NothingToRunError, UnknownBackendError."""
-    return _plan(target).items
+    """Every item, in the order of the plan. Raises TargetError."""
+    return _planned(target).plan.items
 
 
 def uncovered(target: Target) -> tuple[str, ...]:
-    """What the backend declares and no item shows, as `axis=value`; each fails."""
-    return tuple(f"{axis}={value}" for axis, value in _plan(target).uncovered)
+    """What the backend declares and no item shows, as `axis=value`; each fails. Raises TargetError."""
+    return tuple(f"{axis}={value}" for axis, value in _planned(target).plan.uncovered)
 
 
 def forget() -> None:
     """Plan anew; for tests."""
-    _plan.cache_clear()
+    _planned.cache_clear()
 
 
 def judge(target: Target, item: Item) -> None:
@@ -69,7 +81,7 @@ def judge(target: Target, item: Item) -> None:
 
     from attn_backends.conformance.engine import run_item
 
-    result: Result = run_item(target.backend, item, target.device)
+    result: Result = run_item(target.backend, item, _planned(target).device)
     closed_gap = item.check == CHECK and result.outcome is Outcome.UNDERCLAIM
     if result.outcome.bad or closed_gap:
         pytest.fail(failure_text(target, result), pytrace=False)
@@ -86,7 +98,7 @@ def failure_text(target: Target, result: Result) -> str:
     known: dict[str, Any] = clauses()
     message = "the gap is closed: delete its entry" if result.outcome is Outcome.UNDERCLAIM else clean(result.message)
     promises = [str(known.get(name, name)) for name in result.clauses]
-    command = replay(target.backend, result.id, level=target.level, kind=target.device)
+    command = replay(target.backend, result.id, level=target.level, kind=_planned(target).device)
     return "\n".join(
         [f"{result.outcome} {result.id}", message, *(f"  {line}" for line in promises), f"replay: {command}"]
     )  # fmt: skip

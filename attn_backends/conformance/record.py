@@ -6,12 +6,13 @@ No torch here.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from attn_backends.conformance.outcome import Outcome, Result
 
 SCHEMA = "attn.conformance/1"
+ERROR = "error: "  # how a note starts that fails the run
 LEVELS = ("quick", "full", "deep")
 
 
@@ -22,6 +23,8 @@ class RunRecord:
     `volume`: per axis what the backend declares, so that declaring little cannot look like success. `digest`: of the
     manifest and kernel sources (`registry.certificates.source_digest`). `self_test`: the suite's own strength on this machine,
     {mutants, killed, controls, controls_failed}, or None where it was not measured. `only`: the filter of a partial run.
+    `notes`: what no single item says. One that starts with `ERROR` fails the run as a bad outcome does: a gap that passes,
+    matches nothing or has expired, a declared feature that no case exercised.
     """
 
     backend: str
@@ -40,9 +43,7 @@ class RunRecord:
     only: str | None = None
     seconds: float = 0.0
     started: str = ""
-    notes: tuple[str, ...] = field(
-        default_factory=tuple
-    )  # unexpected passes of gaps, declared features with no case, ...
+    notes: tuple[str, ...] = ()
 
     def counts(self) -> dict[Outcome, int]:
         """How many results per outcome, every outcome present."""
@@ -51,8 +52,19 @@ class RunRecord:
 
     @property
     def conforms(self) -> bool:
-        """Whether nothing failed and something passed."""
-        return not any(result.outcome.bad for result in self.results) and self.counts()[Outcome.PASS] > 0
+        """Nothing failed, no note is an error, and something passed. Says nothing of what a partial run left out."""
+        bad = any(result.outcome.bad for result in self.results) or bool(self.errors)
+        return not bad and self.counts()[Outcome.PASS] > 0
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """The notes that fail the run, without their mark."""
+        return tuple(note.removeprefix(ERROR) for note in self.notes if note.startswith(ERROR))
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The other notes."""
+        return tuple(note for note in self.notes if not note.startswith(ERROR))
 
     def to_json(self) -> dict[str, Any]:
         """Plain values only, schema `attn.conformance/1`."""

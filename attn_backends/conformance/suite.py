@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from attn_backends.box import Box, wanted
 from attn_backends.capability import TABLE
 from attn_backends.conformance.checks import context_of
 from attn_backends.conformance.engine import run_with
-from attn_backends.conformance.gaps import Gap, read_gaps
+from attn_backends.conformance.gaps import Gap
 from attn_backends.conformance.isolation import OnResult, run_isolated
 from attn_backends.conformance.item import Item
 from attn_backends.conformance.outcome import Outcome, Result
@@ -46,14 +47,15 @@ def run_suite(
     backend: a registered name; with `setup`, registered here as well as in the workers
     only: keeps the items of a partial run, `only_text` says which in the record; device: a torch device
     isolated: in worker processes; False runs in this one, for debuggers
-    Raises UnknownBackendError, ValueError for a level that is none.
+    Raises UnknownBackendError, ValueError for a level that is none, ManifestError for known gaps that cannot be read.
     """
     started, clock = dt.datetime.now(dt.UTC), time.perf_counter()
     manifest = default_registry().snapshot().get(backend)
+    digest = source_digest(manifest)  # before anything is loaded: what changes during the run was not run
     facts = context_of(backend, device).facts
     planned = plan(manifest, level, facts)
     items = [item for item in planned.items if only is None or only(item)]
-    chosen = Plan(items=tuple(items), not_run=planned.not_run, notes=planned.notes, uncovered=planned.uncovered)
+    chosen = dataclasses.replace(planned, items=tuple(items))
     if on_plan is not None:
         on_plan(chosen)
     results = (
@@ -64,14 +66,13 @@ def run_suite(
         if isolated
         else _run_here(backend, items, device, on_result)
     )  # fmt: skip
-    gaps = read_gaps(manifest)
     further = [] if only is not None else [*_uncovered(chosen), *_not_run(chosen)]
     return RunRecord(
-        backend=manifest.name, version=manifest.version, digest=source_digest(manifest), numerics=manifest.numerics,
+        backend=manifest.name, version=manifest.version, digest=digest, numerics=manifest.numerics,
         level=level, spec=SPEC_VERSION, suite=attn_backends.__version__, device=facts.to_json(),
         environment=_environment(manifest), volume=volume(manifest), results=(*results, *further),
-        gaps=tuple(gap.raw for gap in gaps), only=only_text, seconds=time.perf_counter() - clock,
-        started=started.isoformat(timespec="seconds"), notes=(*planned.notes, *_gap_notes(gaps, results, only is None)),
+        gaps=tuple(gap.raw for gap in planned.gaps), only=only_text, seconds=time.perf_counter() - clock,
+        started=started.isoformat(timespec="seconds"), notes=(*planned.notes, *_gap_notes(planned.gaps, results, only is None)),
     )  # fmt: skip
 
 
@@ -98,8 +99,10 @@ def _uncovered(planned: Plan) -> list[Result]:
 
 def _not_run(planned: Plan) -> list[Result]:
     return [
-        Result(id=item.id, outcome=Outcome.NOT_RUN, clauses=item.clauses, message="other hardware")
-        for item in planned.not_run
+        Result(
+            id=one.item.id, outcome=Outcome.NOT_RUN, clauses=one.item.clauses, message=f"needs {one.needs}"
+        )
+        for one in planned.not_run
     ]  # fmt: skip
 
 
@@ -117,7 +120,7 @@ def volume(manifest: Manifest) -> dict[str, str]:
             texts = found.setdefault(name, [])
             if text not in texts:
                 texts.append(text)
-    return {name: "; ".join(texts) for name, texts in found.items()}
+    return {name: " | ".join(texts) for name, texts in found.items()}
 
 
 def _declared(box: Box) -> list[tuple[str, str]]:

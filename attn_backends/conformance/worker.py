@@ -49,7 +49,8 @@ def _serve(job: dict[str, Any], lines: IO[str], channel: IO[str]) -> None:
 
 
 def _say(channel: IO[str], message: dict[str, Any]) -> None:
-    channel.write(json.dumps(message) + "\n")
+    """A line of its own, whatever a backend has left in the channel before."""
+    channel.write("\n" + json.dumps(message) + "\n")
     channel.flush()
 
 

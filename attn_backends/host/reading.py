@@ -151,7 +151,16 @@ def _gradients(
         recorded = torch.is_grad_enabled()
         tensors = (q, k, v, a.attn_mask, a.sinks)
         given = tuple(recorded and tensor is not None and tensor.requires_grad for tensor in tensors)
+    _check_leaves({"q": q, "k": k, "v": v}, given[:3])
     return {"needs_backward": any(given), "grad_bias": given[3], "grad_sinks": given[4]}
+
+
+def _check_leaves(tensors: dict[str, torch.Tensor], wanted: tuple[bool, ...]) -> None:
+    """Raise RequestError for a gradient that is asked of stored codes: it would not be the codes' own."""
+    for (name, tensor), gradient in zip(tensors.items(), wanted, strict=True):
+        if gradient and tensor.dtype not in DENSE:
+            allowed = "a detached tensor: no gradient flows into the numbers of a quantised format"
+            raise RequestError(name, "a quantised tensor that requires a gradient", allowed)
 
 
 def _stride_fields(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Arguments, g: Geometry) -> dict[str, Any]:

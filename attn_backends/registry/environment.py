@@ -15,6 +15,7 @@ from typing import Any
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from attn_backends.registry.certificates import Certificate
 from attn_backends.registry.requires import Requires
 
 ALWAYS_RECORDED = ("attn-backends", "torch", "triton", "numba-cuda")
@@ -22,15 +23,15 @@ ALWAYS_RECORDED = ("attn-backends", "torch", "triton", "numba-cuda")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """Package versions, certificates (backend, version, digest) and the driver; hashable, part of every decision."""
+    """Package versions, certificates and the driver; hashable, part of every decision."""
 
     versions: tuple[tuple[str, str], ...] = ()
     assume_met: bool = False
-    certificates: frozenset[tuple[str, str, str]] = field(default_factory=frozenset)
+    certificates: frozenset[Certificate] = field(default_factory=frozenset)
     driver: str | None = None
 
     @classmethod
-    def current(cls, packages: Iterable[str] = (), certificates: Iterable[tuple[str, str, str]] = ()) -> Environment:
+    def current(cls, packages: Iterable[str] = (), certificates: Iterable[Certificate] = ()) -> Environment:
         """This machine: versions of the packages that manifests ask for, read from their metadata."""
         names = sorted({canonicalize_name(name) for name in (*ALWAYS_RECORDED, *packages)})
         found = ((name, installed_version(name)) for name in names)
@@ -69,7 +70,9 @@ class Environment:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Environment:
         """Read `to_json`'s dict."""
-        certificates = frozenset((name, version, digest) for name, version, digest in data.get("certificates", ()))
+        certificates = frozenset(
+            (name, version, digest, arch) for name, version, digest, arch in data.get("certificates", ())
+        )
         return cls(
             versions=tuple(sorted(data.get("versions", {}).items())),
             assume_met=bool(data.get("assume_met", False)),

@@ -24,6 +24,8 @@ from attn_backends.registry.requires import Requires, read_requires
 
 TIERS = ("standard", "reference")
 NUMERICS = ("exact", "quantized", "approximate")
+ALGORITHMS = ("tiled", "materialising")
+SHARES = ("matrix", "exp", "memory", "backward", "quantized")  # of a device's peaks, under `efficiency`
 CONVERSIONS = (
     "make_contiguous", "repeat_kv", "pad_head_dim", "flip_alignment", "expand_mask", "dequantize_kv", "gather_pages",
     "sanitize_kv",
@@ -47,6 +49,7 @@ class Manifest:
     callables: dict[str, str]  # kernel, check, plan, backward, workspace -> "module:name"
     converts: tuple[str, ...]
     efficiency: dict[str, float]
+    algorithm: str = "tiled"
     boxes: tuple[Box, ...]
     origin: str
     label: str
@@ -132,8 +135,8 @@ def _fractions(value: Any) -> dict[str, float]:
     if not isinstance(value, dict):
         raise ValueError(f"{value!r} is not a table")
     for key, fraction in value.items():
-        if key not in ("matrix", "memory", "exp") or not isinstance(fraction, int | float) or not 0 < fraction <= 1:
-            raise ValueError(f"{key} = {fraction!r} is not matrix, memory or exp in (0, 1]")
+        if key not in SHARES or not isinstance(fraction, int | float) or not 0 < fraction <= 1:
+            raise ValueError(f"{key} = {fraction!r} is not one of {', '.join(SHARES)} in (0, 1]")
     return {key: float(fraction) for key, fraction in value.items()}
 
 
@@ -149,6 +152,7 @@ _KEYS: dict[str, _Key] = {
     "requires": _Key(_list_of(_requirement), 'a list such as ["torch>=2.6"]', ()),
     "converts": _Key(_list_of(_word(*CONVERSIONS)), "a list out of " + ", ".join(CONVERSIONS), ()),
     "efficiency": _Key(_fractions, "{ matrix = 0.7, memory = 0.85 }", {}),
+    "algorithm": _Key(_word(*ALGORITHMS), " | ".join(ALGORITHMS), "tiled"),
     **{role: _Key(_callable, "module:callable") for role in _ROLES},
 }
 
@@ -183,7 +187,8 @@ def read_manifest(
     return Manifest(
         name=values["name"], version=values["version"], api=values["api"], priority=values["priority"],
         tier=values["tier"], numerics=values["numerics"], requires=values["requires"], converts=values["converts"],
-        efficiency=values["efficiency"], callables={role: values[role] for role in _ROLES if values[role]},
+        efficiency=values["efficiency"], algorithm=values["algorithm"],
+        callables={role: values[role] for role in _ROLES if values[role]},
         boxes=boxes, origin=origin, label=label, raw=raw, folder=folder, functions=dict(functions or {}),
         digest=hashlib.sha256(json.dumps(raw, sort_keys=True, default=str).encode()).hexdigest()[:16],
     )  # fmt: skip

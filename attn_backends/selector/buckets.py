@@ -36,6 +36,7 @@ _FOLLOWING: dict[str, Callable[[Request], int]] = {
     "total_k": lambda r: r.batch * r.seq_k,
     "num_pages": lambda r: r.batch * -(-r.seq_k // (r.page_size or 1)),
 }
+_ORDERED = ("seq_q", "seq_k")  # the lengths whose order is part of the key
 Named = tuple[str, Allowed]  # (length field, what is declared of it)
 
 
@@ -90,16 +91,21 @@ class Buckets:
         Equal lengths become the top of both buckets, a shorter one the top below the longer. Totals and pages become
         what the lengths make of them.
         """
-        names = [name for name in self._lengths if getattr(request, name) is not None]
-        tops = {name: self._largest(getattr(request, name), name) for name in names if name not in _FOLLOWING}
-        if request.seq_q == request.seq_k:
-            tops["seq_q"] = tops["seq_k"] = self._largest(request.seq_q, "seq_q", "seq_k")
+        sizes = dict(zip(self._lengths, self._sizes(request), strict=True))
+        names = [name for name, size in sizes.items() if size is not None]
+        seq_q, seq_k = request.seq_q, request.seq_k
+        tops = {
+            name: self._largest(sizes[name], name) for name in names if name not in _FOLLOWING and name not in _ORDERED
+        }
+        if seq_q == seq_k:
+            tops["seq_q"] = tops["seq_k"] = self._largest(seq_q, "seq_q", "seq_k")
         else:
-            shorter, longer = ("seq_q", "seq_k") if request.seq_q < request.seq_k else ("seq_k", "seq_q")
-            tops[shorter] = self._largest(getattr(request, shorter), shorter, below=tops[longer])
-        whole = request.replace(**tops)
+            shorter, longer = _ORDERED if seq_q < seq_k else _ORDERED[::-1]
+            tops[longer] = self._largest(sizes[longer], longer)
+            tops[shorter] = self._largest(sizes[shorter], shorter, below=tops[longer])
+        whole = request.resized(**tops)
         following = {name: self._following(name, request, whole) for name in names if name in _FOLLOWING}
-        return with_representative_strides(whole.replace(**following))
+        return with_representative_strides(whole.resized(**following) if following else whole)
 
     def _following(self, name: str, request: Request, whole: Request) -> int:
         asked, followed = getattr(request, name), _FOLLOWING[name](whole)
@@ -107,10 +113,12 @@ class Buckets:
 
     def _largest(self, size: int, *names: str, below: float = math.inf) -> int:
         """The largest length in the bucket of `size` under each of the names; of `size` it needs the bucket alone."""
+        high = int(min([below - 1, *[self._end(name, size) for name in names]]))
         residues = {residue for name in names for residue in self._residues[name]}
+        if not residues:
+            return high
         held = [mod for mod, rest in residues if size % mod == rest]
         avoided = [(mod, rest) for mod, rest in residues if size % mod != rest]
-        high = int(min(below - 1, *(self._end(name, size) for name in names)))
         step = math.lcm(*held)
         top = high - (high - size) % step  # one residue modulo `step` is what all that hold come to
         return next(n for n in range(top, -1, -step) if all(n % mod != rest for mod, rest in avoided))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attn_backends.reason import Reason
-from attn_backends.registry.certificates import certificate_of
+from attn_backends.registry.certificates import certified_architectures
 from attn_backends.registry.environment import Environment, fits
 from attn_backends.registry.registry import Snapshot
 from attn_backends.selector.policy import Policy
@@ -41,32 +41,35 @@ class Asked:
 
 
 Refusal = tuple[str, tuple[Reason, ...]]  # (stage, reasons)
-_REMEMBERED = 64  # (policy, environment, forced, named) combinations kept per snapshot
+_REMEMBERED = 64  # (policy, environment, forced, named, architecture) combinations kept per snapshot
 
 
-def static_refusals(asked: Asked) -> list[Refusal | None]:
-    """Per backend, the first refusal that does not depend on the request; kept with the snapshot."""
+def static_refusals(asked: Asked, arch: str | None) -> list[Refusal | None]:
+    """Per backend, the first refusal that does not depend on the request; kept with the snapshot.
+
+    arch: the architecture that a certificate must be for; None where one for any will do.
+    """
     memo: dict[Any, list[Refusal | None]] = asked.snapshot.derived.setdefault("refusals", {})
-    key = (asked.policy, asked.environment, asked.forced, asked.named)
+    key = (asked.policy, asked.environment, asked.forced, asked.named, arch)
     found = memo.get(key)
     if found is None:
-        found = [_first_refusal(manifest, asked) for manifest in asked.snapshot.manifests]
+        found = [_first_refusal(manifest, asked, arch) for manifest in asked.snapshot.manifests]
         if len(memo) >= _REMEMBERED:
             memo.clear()
         memo[key] = found
     return found
 
 
-def _first_refusal(manifest: Manifest, asked: Asked) -> Refusal | None:
-    return next((refusal for refusal in _stages(manifest, asked) if refusal[1]), None)
+def _first_refusal(manifest: Manifest, asked: Asked, arch: str | None) -> Refusal | None:
+    return next((refusal for refusal in _stages(manifest, asked, arch) if refusal[1]), None)
 
 
-def _stages(manifest: Manifest, asked: Asked) -> Iterator[Refusal]:
+def _stages(manifest: Manifest, asked: Asked, arch: str | None) -> Iterator[Refusal]:
     yield "policy", _policy(manifest, asked)
     yield "version", _api_version(manifest)
     yield "version", _requirements(manifest, asked.environment)
     yield "load", _load(manifest, asked.snapshot)
-    yield "certificate", _certificate(manifest, asked)
+    yield "certificate", _certificate(manifest, asked, arch)
     yield "numerics", _numerics(manifest, asked.policy)
 
 
@@ -119,16 +122,25 @@ def _load(manifest: Manifest, snapshot: Snapshot) -> tuple[Reason, ...]:
     return ()
 
 
-def _certificate(manifest: Manifest, asked: Asked) -> tuple[Reason, ...]:
+def _certificate(manifest: Manifest, asked: Asked, arch: str | None) -> tuple[Reason, ...]:
     if manifest.origin != "third_party" or manifest.name in asked.named:
         return ()
-    certified = {name for name, _, _ in asked.environment.certificates}
-    if manifest.name in certified and certificate_of(manifest) in asked.environment.certificates:
+    held = certified_architectures(manifest, asked.environment.certificates)
+    if arch in held or (arch is None and held):
         return ()
-    got = "a certificate for other sources" if manifest.name in certified else "no certificate"
+    want = "a certificate" if arch is None else f"a certificate for {arch}"
+    got = _other_certificate(manifest, asked.environment, held)
     hint = f"attn-backends conformance run {manifest.name} --certify, or name it in the call or policy"
     text = f"third-party backend without a valid certificate ({got})"
-    return (Reason("not_certified", "not_certified", got, "a certificate", text, manifest.label, hint),)
+    return (Reason("not_certified", "not_certified", got, want, text, manifest.label, hint),)
+
+
+def _other_certificate(manifest: Manifest, environment: Environment, held: frozenset[str]) -> str:
+    """What there is in place of the certificate that is wanted."""
+    if held:
+        return f"a certificate for {', '.join(sorted(held))} alone"
+    named = any(name == manifest.name for name, *_ in environment.certificates)
+    return "a certificate for other sources" if named else "no certificate"
 
 
 def _numerics(manifest: Manifest, policy: Policy) -> tuple[Reason, ...]:

@@ -6,6 +6,7 @@ times are those of the record, whatever scopes, knobs, measurements and models t
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from attn_backends.registry.environment import Environment
 from attn_backends.registry.knobs import NO_KNOBS
 from attn_backends.registry.registry import default_registry
 from attn_backends.selector.conditions import ANYWHERE
+from attn_backends.selector.cost.model import ROOFLINE, comparable
 from attn_backends.selector.decision import Decision, Replay
 from attn_backends.selector.resolve import resolve
 from attn_backends.selector.scope import Scope
@@ -32,6 +34,15 @@ class Predicted:
     """A cost model that says what stands in a record."""
 
     token: tuple[tuple[str, float], ...]  # backend and milliseconds
+    recorded: frozenset[str] = frozenset()  # every backend of the record; others are newcomers, predicted as of today
+
+    def predict_together(self, manifests: Sequence[Manifest], request: Request, device: Device) -> Mapping[str, float]:
+        """The recorded times, and today's for newcomers, where they can be compared with those."""
+        newcomers = [manifest for manifest in manifests if manifest.name not in self.recorded]
+        times = {**dict(self.token), **ROOFLINE.predict_together(newcomers, request, device)}
+        found = {manifest.name: times[manifest.name] for manifest in manifests if manifest.name in times}
+        timed = [manifest for manifest in manifests if manifest.name in found]
+        return comparable(found, [*timed, *(one for one in newcomers if one.name not in found)])
 
     def predict(self, manifest: Manifest, request: Request, device: Device) -> float | None:
         """The recorded time, where there is one."""
@@ -56,7 +67,8 @@ def _decide_again(old: Decision, registry: Registry, environment: Environment) -
         old.request, forced.name if forced is not None and forced.source == "explicit" else None, old.policy,
         old.device, environment, scopes, NO_KNOBS, registry.snapshot(), registry, FixedTimes.of(measured),
     )  # fmt: skip
-    return resolve(replace(question, cost_model=Predicted(predicted) if predicted else NO_COST_MODEL))
+    recorded = frozenset(one.name for one in old.candidates)
+    return resolve(replace(question, cost_model=Predicted(predicted, recorded) if predicted else NO_COST_MODEL))
 
 
 def _differences(old: Decision, new: Decision) -> list[str]:

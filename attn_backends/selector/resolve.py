@@ -10,6 +10,7 @@ from attn_backends.box import Box, Miss, Values
 from attn_backends.capability import TABLE, Row
 from attn_backends.matching import MatchIndex, Verdict
 from attn_backends.reason import Reason
+from attn_backends.registry.certificates import architecture
 from attn_backends.registry.discovery import Broken
 from attn_backends.registry.hooking import active_hooks
 from attn_backends.registry.registry import Registry, Snapshot
@@ -17,7 +18,7 @@ from attn_backends.selector.conversions import called_for
 from attn_backends.selector.decision import Candidate, Change, Decision, Forced, Relaxation
 from attn_backends.selector.filters import Asked, forbidden_reference, quarantine_reasons, static_refusals
 from attn_backends.selector.rank import Grounds, outranked_by, rank
-from attn_backends.selector.times import CostModel, Measurements
+from attn_backends.selector.times import CostModel, Measurements, predicted_times
 
 if TYPE_CHECKING:
     from attn_backends.registry.manifest import Manifest
@@ -60,13 +61,12 @@ def resolve(question: Question) -> Decision:
     rejected: list[Candidate] = []
     nearest: list[Relaxation] = []
     canonical: list[Request] = []
-    for manifest, refusal, options in zip(
-        snapshot.manifests, static_refusals(asked), _options(question, values), strict=True
-    ):
+    refusals = static_refusals(asked, architecture(asked.device.kind, asked.device.arch))
+    for manifest, refusal, options in zip(snapshot.manifests, refusals, _options(question, values), strict=True):
         outcome = refusal or _stage("quarantine", quarantine_reasons(manifest, asked))
         if outcome is None:
             dtype, verdict = options
-            if not verdict.fits:
+            if verdict.misses:
                 candidate, relaxation = _outside(manifest, verdict, values, snapshot)
                 rejected.append(candidate)
                 nearest.append(relaxation)
@@ -149,7 +149,7 @@ def _decide(
         forced=forced,
         identity=(
             question.key, tuple([entry.id for entry in asked.entries]), question.measurements.token,
-            question.cost_model.token,
+            tuple(predicted.items()),
         ),
         origin=question.registry,
         downcast=winner.dtype if winner else None,
@@ -167,15 +167,13 @@ def _grounds(question: Question, fits: Sequence[_Fit], canonical: list[Request])
     if asked.policy.rank_hooks and hooks is not None:
         order = hooks.rank(_canonical(question, canonical), names, asked.policy.rank_hooks)
     measured: dict[str, float] = {}
-    predicted: dict[str, float] = {}
+    predicted: Mapping[str, float] = {}
     if question.measurements.token != ():
         known = question.measurements.times(_canonical(question, canonical), asked.device)
         measured = {name: known[name] for name in names if name in known}
     if question.cost_model.token is not None:
-        for fit in fits:
-            time = question.cost_model.predict(fit.manifest, _canonical(question, canonical), asked.device)
-            if time is not None:
-                predicted[fit.manifest.name] = time
+        manifests = [fit.manifest for fit in fits]
+        predicted = predicted_times(question.cost_model, manifests, _canonical(question, canonical), asked.device)
     return Grounds(policy=asked.policy, hook_order=order, measured=measured, predicted=predicted)
 
 

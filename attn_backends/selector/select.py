@@ -22,6 +22,7 @@ from attn_backends.request import Request
 from attn_backends.selector.announce import announce
 from attn_backends.selector.buckets import Buckets, declared_lengths
 from attn_backends.selector.cache import CacheInfo, DecisionCache
+from attn_backends.selector.cost.model import ROOFLINE
 from attn_backends.selector.decision import Decision, Forced
 from attn_backends.selector.filters import Asked
 from attn_backends.selector.policy import Policy, effective_policy
@@ -29,13 +30,13 @@ from attn_backends.selector.quarantine import Entry, readable_entries
 from attn_backends.selector.refusal import raise_if_forced_unfit, raise_if_reference_forbidden
 from attn_backends.selector.resolve import Question, resolve
 from attn_backends.selector.scope import Scope, open_scopes, scoped_backend, scoped_policy
-from attn_backends.selector.times import NO_COST_MODEL, NO_TIMES, CostModel, Measurements
+from attn_backends.selector.times import NO_TIMES, CostModel, Measurements
 from attn_backends.selector.unknown_names import warn_of_unknown_names
 
 _cache = DecisionCache()
 _lock = threading.Lock()
 _measurements: Measurements = NO_TIMES
-_cost_model: CostModel = NO_COST_MODEL
+_cost_model: CostModel = ROOFLINE
 _changes = 0
 
 
@@ -107,9 +108,9 @@ def use_measurements(measurements: Measurements | None) -> None:
 
 
 def use_cost_model(model: CostModel | None) -> None:
-    """Rank by this model from now on; None goes back to declared priorities."""
+    """Rank by this model from now on; None goes back to the roofline, `NO_COST_MODEL` leaves it to priorities."""
     global _cost_model
-    _cost_model = NO_COST_MODEL if model is None else model
+    _cost_model = ROOFLINE if model is None else model
     _forget()
 
 

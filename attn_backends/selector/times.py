@@ -1,13 +1,13 @@
-"""Times that ranking may use: measured on this device, or predicted by a cost model. Interfaces with neutral defaults.
+"""Times that ranking may use: measured on this device, or predicted by a cost model. Interfaces and neutral instances.
 
-The default store knows no measurement and the default model predicts nothing, so that the declared priority decides.
-Both must answer from the canonical request alone (lengths at the top of their bucket), so that equal cache keys rank
+The neutral store knows no measurement (it is the default), the neutral model predicts nothing (the default one is
+`selector.cost.model.ROOFLINE`); where neither says anything, the declared priority decides. Both must answer from the canonical request alone (lengths at the top of their bucket), so that equal cache keys rank
 equally.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -31,7 +31,11 @@ class Measurements(Protocol):
 
 
 class CostModel(Protocol):
-    """Predicts times from declared efficiency. `token` changes whenever an answer could."""
+    """Predicts times from declared efficiency. `token` changes whenever an answer could.
+
+    A model that looks at all candidates together offers `predict_together(manifests, request, device)` as well, which
+    returns milliseconds by name; it is then asked instead of `predict`.
+    """
 
     @property
     def token(self) -> Hashable:
@@ -41,6 +45,18 @@ class CostModel(Protocol):
     def predict(self, manifest: Manifest, request: Request, device: Device) -> float | None:
         """Milliseconds, or None where it cannot tell."""
         ...
+
+
+def predicted_times(
+    model: CostModel, manifests: Sequence[Manifest], request: Request, device: Device
+) -> Mapping[str, float]:
+    """What a model predicts for these backends, in milliseconds by name."""
+    together = getattr(model, "predict_together", None)
+    if together is not None:
+        times: Mapping[str, float] = together(manifests, request, device)
+        return times
+    each = {manifest.name: model.predict(manifest, request, device) for manifest in manifests}
+    return {name: time for name, time in each.items() if time is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ class Case:
     grads: bool = False
     grad_bias: bool = False
     deterministic: bool = False
+    out_dtype: str | None = None
     seed: int = 0
 
     @property
@@ -87,6 +88,7 @@ def request_of(case: Case, dtype: torch.dtype, **changes) -> Request:
         "alibi": case.alibi, "mask": "bool" if is_bool(case) else "none", "bias": case.mask is not None and not is_bool(case),
         "dense_lengths": case.seq_lens is not None, "layout": case.layout, "return_lse": case.lse,
         "needs_backward": case.grads, "grad_bias": case.grad_bias, "deterministic": case.deterministic,
+        "out_dtype": "same" if out_dtype(case, dtype) == dtype else case.out_dtype,
     }  # fmt: skip
     return Request(**{**asked, **changes})
 
@@ -103,6 +105,10 @@ def misses(name: str, request: Request, device: Device) -> list:
 
 def admits(name: str, request: Request, device: Device) -> bool:
     return not misses(name, request, device)
+
+
+def out_dtype(case: Case, dtype: torch.dtype) -> torch.dtype:
+    return dtype if case.out_dtype is None else getattr(torch, case.out_dtype)
 
 
 # -- tensors -----------------------------------------------------------------------------------------------------
@@ -203,7 +209,7 @@ def given_for(case: Case, dtype: torch.dtype) -> Given:
     q = normal(case.batch, case.q_heads, case.seq_q, case.head_dim)
     k = normal(case.batch, case.kv_heads, case.seq_k, case.head_dim)
     v = normal(case.batch, case.kv_heads, case.seq_k, case.width_v)
-    d_out = normal(case.batch, case.q_heads, case.seq_q, case.width_v)
+    d_out = normal(case.batch, case.q_heads, case.seq_q, case.width_v).to(out_dtype(case, dtype))
     d_lse = torch.randn(case.batch, case.q_heads, case.seq_q)
     mask = None if case.mask is None else MASKS[case.mask](case, dtype)
     lens = None if case.seq_lens is None else torch.tensor(case.seq_lens, dtype=torch.int32)
@@ -228,7 +234,7 @@ def call_of(case: Case, given: Given, device: str) -> Call:
         return None if tensor is None else tensor.to(device)
 
     return Call(
-        q=q, k=k, v=v, out=torch.full(shape, POISON, dtype=q.dtype, device=device), layout=case.layout,
+        q=q, k=k, v=v, out=torch.full(shape, POISON, dtype=given.d_out.dtype, device=device), layout=case.layout,
         lse=torch.full((case.batch, case.q_heads, case.seq_q), POISON, device=device) if case.lse else None,
         causal=case.causal, causal_alignment=case.alignment, window_left=case.left, window_right=case.right,
         softmax_scale=given.scale, softcap=case.softcap, alibi_slopes=there(given.slopes),
@@ -309,11 +315,13 @@ def assert_near(got, want, dtype, what, factor=8.0):
 
 
 def check(name: str, case: Case, dtype: torch.dtype, device: str) -> Answer:
-    """One backend, one case, against the truth."""
+    """One backend, one case, against the truth; judged by the coarser of q's dtype and the output's."""
     given = given_for(case, dtype)
     truth = oracle.forward(case, given.q, given.k, given.v, given.scale, given.mask, given.seq_lens, given.slopes)
     got = answer(name, case, given, device)
-    assert_near(got.out, truth.out, dtype, "out")
+    coarser = max((dtype, out_dtype(case, dtype)), key=UNIT.get)
+    assert got.out.dtype == out_dtype(case, dtype)
+    assert_near(got.out, truth.out, coarser, "out")
     empty = ~truth.visible.any(-1)
     assert torch.equal(got.out[empty], torch.zeros_like(got.out[empty])), "an empty row is not exactly 0"
     if case.lse:
@@ -323,7 +331,7 @@ def check(name: str, case: Case, dtype: torch.dtype, device: str) -> Answer:
         d_lse = given.d_lse.masked_fill(empty, 0) if case.lse else None
         dq, dk, dv, d_bias = oracle.backward(case, truth, given.q, given.k, given.v, given.scale, given.d_out, d_lse)
         for field, want in (("q", dq), ("k", dk), ("v", dv)):
-            assert_near(getattr(got, field), want, dtype, f"d{field}", 40.0)
+            assert_near(getattr(got, field), want, coarser, f"d{field}", 40.0)
         if case.grad_bias:
             assert_near(
                 got.bias,

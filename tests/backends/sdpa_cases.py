@@ -107,7 +107,17 @@ SCORES = (
     Case("softcap-window-gqa", softcap=5.0, causal=True, left=6, q_heads=4, kv_heads=2, seq_k=200, seq_q=150),
 )
 
-FORWARD = (*SHAPES, *SCALES, *CAUSAL, *WINDOWS, *MASKED, *BIASED, *LENGTHS, *SCORES)
+WIDE = tuple(
+    Case(f"head-dim-{qk}-{v}", head_dim=qk, head_dim_v=v, q_heads=2, kv_heads=1, batch=1, causal=True)
+    for qk, v in ((513, 40), (40, 577), (1024, 1024), (1500, 8))
+)
+
+OUTPUTS = tuple(
+    Case(f"out-{dtype}", out_dtype=dtype, causal=True, seq_q=9, seq_k=9, q_heads=4)
+    for dtype in ("float16", "bfloat16", "float32", "float64")
+)
+
+FORWARD = (*SHAPES, *SCALES, *CAUSAL, *WINDOWS, *MASKED, *BIASED, *LENGTHS, *SCORES, *WIDE, *OUTPUTS)
 
 
 def _gradients(case: Case) -> list[Case]:

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from attn_backends import attention
 from attn_backends.backends.eager.adapter import backward, run
 from attn_backends.backends.eager.philox import philox4x32, seed_words
 from attn_backends.call import Call, Grads
+from attn_backends.errors import RequestError
 from tests.backends.eager_calls import Scene, call_of, scene
 from tests.backends.test_eager_features import HEADS, INF, features, token_mask
 
@@ -259,3 +261,41 @@ def test_no_lse_gradient_is_a_zero_lse_gradient() -> None:
     assert all(torch.equal(getattr(none, name), getattr(zero, name)) for name in ("q", "k", "v"))
     assert isinstance(none, Grads)
     assert none.bias is none.sinks is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.int8], ids=str)
+@pytest.mark.parametrize("granularity", ["per_tensor", "per_head", "per_channel"])
+def test_a_quantised_q_is_read_by_its_scale_in_the_gradients_of_the_others(
+    granularity: str, dtype: torch.dtype
+) -> None:
+    """K, V, float mask and sinks get what they get beside the numbers that q stands for; q, which holds codes, gets none."""
+    generator = torch.Generator().manual_seed(3)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    codes = (drawn(2, 5, 4, 8) * 20).round().clamp(-100, 100).to(dtype)
+    shape = {"per_tensor": (), "per_head": (4,), "per_channel": (4, 8)}[granularity]
+    descale = torch.rand(shape, generator=generator) * 0.1 + 0.01
+    k, v, mask, sinks = drawn(2, 7, 2, 8).bfloat16(), drawn(2, 7, 2, 6).bfloat16(), drawn(4, 5, 7).bfloat16(), drawn(4)
+    numbers = codes.float() * (descale.reshape(4, 1) if granularity == "per_head" else descale)
+    found = []
+    for q, more in ((codes, {"q_descale": descale, "q_granularity": granularity}), (numbers, {})):
+        leaves = [x.to(q.dtype if not more else x.dtype).requires_grad_() for x in (k, v, mask)] + [
+            sinks.clone().requires_grad_()
+        ]
+        out, lse = attention(
+            q, *leaves[:2], attn_mask=leaves[2], sinks=leaves[3], causal=True, return_lse=True, backend="eager", **more
+        )
+        found.append(torch.autograd.grad(out.float().sum() + lse.sum(), leaves))
+    for got, want in zip(*found, strict=True):
+        torch.testing.assert_close(got.float(), want.float(), atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_a_gradient_of_codes_is_refused(name: str) -> None:
+    """An fp8 tensor that asks for a gradient would get one that is not its own: the call says so."""
+    tensors = {one: torch.ones(1, 2, 1, 8).to(torch.bfloat16) for one in "qkv"}
+    tensors[name] = tensors[name].to(torch.float8_e4m3fn).requires_grad_()
+    with pytest.raises(RequestError, match=f"{name}.*quantised tensor that requires a gradient.*detached"):
+        attention(*tensors.values(), **{f"{name}_descale": 1.0})

@@ -62,12 +62,13 @@ def missed(request: Request, kind: str, arch: Any) -> set[str]:
         EVERY_FEATURE | PAGED,
         EVERY_FEATURE | PAGED | QUANTISED | {"layout": "thd", "varlen": True, "q_strides": None},
         {"dtype": "float8_e4m3fn", "q_format": "scaled-fp8-e4m3", "q_granularity": "per_head", "out_dtype": "bfloat16"},
+        EVERY_FEATURE | GRADIENTS | {"dtype": "int8", "q_format": "scaled-int8", "q_granularity": "per_head"},
         PAGED | {"dtype": "int8", "q_format": "scaled-int8", "q_granularity": "per_tensor", "out_dtype": "float16"},
         {"seq_q": 2**20, "seq_k": 2**20, "batch": 2**12, "window_right": 4},
     ],
     ids=[
         "plain", "all", "all-gradients", "packed-float64", "bhsd-lengths", "quantised", "paged", "paged-quantised-packed",
-        "fp8-q", "paged-int8-q", "64-bit-offsets",
+        "fp8-q", "int8-q-gradients", "paged-int8-q", "64-bit-offsets",
     ],
 )  # fmt: skip
 def test_every_feature_is_declared(changes: dict[str, Any], kind: str, arch: Any) -> None:
@@ -80,6 +81,7 @@ def test_every_feature_is_declared(changes: dict[str, Any], kind: str, arch: Any
     [
         (PAGED | {"needs_backward": True}, {"backward"}),
         (QUANTISED | {"needs_backward": True}, {"backward"}),
+        (QUANTISED | GRADIENTS | {"bias": True, "sinks": True}, {"backward", "grad_bias", "grad_sinks"}),
         (PAGED | {"sinks": True, "grad_sinks": True}, {"grad_sinks"}),
         ({"graph": "uniform_decode"}, {"graph"}),
         ({"graph": "always"}, {"graph"}),
@@ -89,7 +91,7 @@ def test_every_feature_is_declared(changes: dict[str, Any], kind: str, arch: Any
     ids=lambda value: "-".join(value) if isinstance(value, set) else None,
 )
 def test_what_it_cannot_do_is_refused(changes: dict[str, Any], axes: set[str]) -> None:
-    """No gradient into a cache or a quantised tensor, no capture, no integer output."""
+    """No gradient beside a cache or a quantised K or V, no capture, no integer output."""
     assert missed(Request(**{**BASE, **changes}), "cpu", None) == axes
 
 

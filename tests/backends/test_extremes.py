@@ -77,3 +77,32 @@ def test_a_softcap_that_is_zero_in_float32_makes_every_key_alike():
     out = attention(q, k, v, backend="eager", softcap=1e-300)
     torch.testing.assert_close(out, v.mean(1, keepdim=True).expand_as(out))
     assert torch.autograd.grad(out.sum(), q)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_output_gradients_and_values_at_the_end_of_the_range(dtype):
+    """dO.v leaves every float: rows that do not see the large V keep a finite dq, and nothing raises."""
+    q, k, v = (x.requires_grad_() for x in tensors(dtype))
+    largest = torch.finfo(dtype).max
+    with torch.no_grad():
+        v[:, LAST] = largest / 2
+    out = attention(q, k, v, causal=True, backend="sdpa_cpu_flash")
+    d_q, d_k, d_v = torch.autograd.grad(out, (q, k, v), torch.full_like(out, largest / 2**12))
+    assert d_q.shape == q.shape
+    assert d_q[:, 0].isfinite().all()
+    assert (d_q[:, 0].abs() <= 1e-2 * largest).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_gradients_of_a_group_are_summed_in_float32(dtype):
+    """Eight query heads of one KV head, alike: dV is eight times that of one, to the last bit."""
+    q, k, v = (torch.randn(1, 2, 40, 16, generator=torch.Generator().manual_seed(n)).to(dtype) for n in range(3))
+    found = []
+    for heads in (1, 8):
+        leaves = [x.requires_grad_() for x in (k[:, :1].clone(), v[:, :1].clone())]
+        out = attention(
+            q[:, :1].expand(1, heads, 40, 16), *leaves, layout="bhsd", causal=True, backend="sdpa_cpu_flash"
+        )
+        found.append(torch.autograd.grad(out.sum(), leaves))
+    for one, eight in zip(*found, strict=True):
+        assert torch.equal(one * 8, eight)

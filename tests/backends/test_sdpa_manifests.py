@@ -38,7 +38,6 @@ NEVER = {
     "block mask": {"block_mask_size": 128},
     "pages": {"page_size": 16, "kv_layout": "NHD"},
     "fp8 keys": {"k_format": "scaled-fp8-e4m3", "v_format": "scaled-fp8-e4m3", "k_granularity": "per_tensor"},
-    "out dtype": {"out_dtype": "float16"},
     "batch invariance": {"batch_invariant": True},
     "nan safety": {"nan_safe": True},
     "sink gradients": {"sinks": True, "needs_backward": True, "grad_sinks": True},
@@ -58,6 +57,11 @@ ONLY = {
     "top-left": ({"causal": True, "seq_k": 40, "causal_alignment": "top_left"}, set(BACKENDS) - {"sdpa_flash"}),
     "bottom-right": ({"causal": True, "seq_k": 40}, set(BACKENDS) - {"sdpa_cudnn"}),
     "graphs": ({"graph": "always"}, {"sdpa_math", "sdpa_flash", "sdpa_mem_efficient", "sdpa_cudnn"}),
+    "heads wider than 512": ({"head_dim_qk": 576, "head_dim_v": 1024}, {"sdpa_math", "sdpa_mem_efficient", "sdpa_cpu_flash"}),
+    "heads wider than 1024": ({"head_dim_qk": 1025}, {"sdpa_math", "sdpa_cpu_flash"}),
+    "window of one query": ({"seq_q": 1, "window_left": 3}, set(BACKENDS)),
+    "out dtype": ({"out_dtype": "float16"}, set(BACKENDS)),
+    "out dtype under gradients": ({"out_dtype": "float64", "needs_backward": True}, set(BACKENDS)),
     "64-bit offsets": ({"seq_k": 2**22, "num_kv_heads": 8, "num_q_heads": 8, "head_dim_qk": 128}, {"sdpa_math", "sdpa_cpu_flash"}),
 }  # fmt: skip
 
@@ -149,6 +153,7 @@ def _drawn(name, device, dice):
         layout=dice.choice(("bshd", "bhsd")),
         memory=dice.choice(("contiguous", "head_major", "row_odd", "row_step2", "last_dim_step2")),
         lse=dice.random() < 0.5,
+        out_dtype=dice.choice((None, None, "float16", "bfloat16", "float32", "float64")),
         grads=dice.random() < 0.5,
         seed=dice.randrange(1000),
     )

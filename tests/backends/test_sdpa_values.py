@@ -17,6 +17,8 @@ IN_EVERY_DTYPE = {
     "bias-float32",
     "bias-lowest",
     "lengths-causal",
+    "out-float16",
+    "out-float32",
 }
 
 

@@ -8,11 +8,12 @@ import pytest
 
 from attn_backends.cli.conformance_device import chosen_device
 from attn_backends.cli.conformance_progress import Progress, counts_phrase
-from attn_backends.cli.failure import Failure
+from attn_backends.conformance.devices import DeviceError
 from attn_backends.conformance.report.schema import validate
 from attn_backends.conformance.selection import selection
 from attn_backends.conformance.spec import clauses
 from attn_backends.device import Device
+from attn_backends.registry.registry import default_registry
 from tests.conformance.records import PLAIN, STRONG, record, result
 from tests.conformance.small_backends import registered
 
@@ -215,13 +216,21 @@ def test_only_means_ids_patterns_checks_clauses_and_groups(text, kept):
 
 
 def test_devices():
-    """Real ones by kind, others by name; the default is what is here."""
-    assert chosen_device("cpu").kind == "cpu"
-    assert chosen_device("pretend:h200") == chosen_device("h200")
-    assert chosen_device(None) == Device.current()
+    """Real ones by kind, others by name; cuda must be here."""
+    manifest = default_registry().snapshot().get("small_right")
+    assert chosen_device("cpu", manifest).kind == "cpu"
+    assert chosen_device("pretend:h200", manifest) == chosen_device("h200", manifest)
     if Device.current().kind == "cpu":
-        with pytest.raises(Failure, match="no CUDA device"):
-            chosen_device("cuda")
+        with pytest.raises(DeviceError, match="no CUDA device"):
+            chosen_device("cuda", manifest)
+
+
+@pytest.mark.parametrize(("backend", "kind"), [("small_right", "cpu"), ("sdpa_flash", "cuda"), ("eager", "cuda")])
+def test_the_usual_device_is_the_gpu_where_it_is_declared(monkeypatch, backend, kind):
+    """On a machine with a GPU, a backend of the CPU alone runs on the CPU without being told to."""
+    gpu = Device.pretend("h200", pretended=False)
+    monkeypatch.setattr(Device, "current", staticmethod(lambda: gpu))
+    assert chosen_device(None, default_registry().snapshot().get(backend)).kind == kind
 
 
 def test_progress_counts_outcomes(capsys):

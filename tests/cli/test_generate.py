@@ -52,6 +52,15 @@ def test_check_names_the_stale_file_and_writes_nothing(checkout):
     assert page.read_text() == "old"
 
 
+def test_a_changed_shape_of_a_record_is_seen(checkout, monkeypatch):
+    """Whoever adds an outcome or a field to the conformance report is told that the shipped schema lacks it."""
+    generate(checkout)
+    monkeypatch.setattr("attn_backends.conformance.report.schema.SCHEMA", "attn.conformance/2")
+    result = generate(checkout, "--check")
+    assert result.exit_code == 1
+    assert "conformance-1.schema.json: stale" in result.stderr
+
+
 def test_the_stub_types_every_field():
     """One annotation per field of the table, as its check says."""
     classes = [node for node in ast.parse(stub.render()).body if isinstance(node, ast.ClassDef)]

@@ -93,7 +93,7 @@ def test_diff_tells_two_runs_apart(run, run_json, log, tmp_path, monkeypatch):
     assert run("log", "diff", folder, folder).exit_code == 0
     result = run("log", "diff", folder, other)
     assert result.exit_code == 1
-    assert f"{written[0]['backend']} (priority) -> " in result.stdout
+    assert f"{written[0]['backend']} ({written[0]['source']}) -> " in result.stdout
     assert len(run_json("log", "diff", folder, other)["changed"]) >= 1
 
 

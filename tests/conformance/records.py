@@ -55,7 +55,7 @@ def wide_record() -> RunRecord:
                 seed=seed,
             ),
             clauses=("QUANT-1",),
-            message="needs sm_100, this is cpu",
+            message="needs sm_100",
         )
         for seed in range(12)
     ]

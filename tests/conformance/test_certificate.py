@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from attn_backends.conformance.certificate import CertificationError, certificates, certify, remove_certificates
+from attn_backends.conformance.report.headline import device_arch
 from attn_backends.registry.certificates import certificate_of, read_certificates, source_digest
 from attn_backends.registry.manifest import read_manifest_file
 from tests.conformance.records import H200, PLAIN, STRONG, record, result
@@ -32,16 +34,18 @@ def proved(*results, manifest=MANIFEST, **more):
     "made",
     [proved(), proved(level="deep"), proved(result(), result("REFUSED", OTHER)), proved(notes=("a remark",)),
      proved(result(), result("NOT_RUN", OTHER, message="needs cuda (sm_90)")),
-     proved(result(), result("NOT_RUN", OTHER, message="needs sm_100"), device=H200)],
-    ids=["full", "deep", "refused", "remark", "cuda not run on a cpu", "sm_100 not run on sm_90"],
+     proved(result(), result("NOT_RUN", OTHER, message="needs sm_80 or sm_100"), device=H200),
+     proved(result(), result("NOT_RUN", OTHER, message="needs cpu"), device=H200)],
+    ids=["full", "deep", "refused", "remark", "cuda not run on a cpu", "sm_100 not run on sm_90", "cpu not run on a gpu"],
 )  # fmt: skip
 def test_a_good_run_earns_one(made, tmp_path):
     """The registry reads exactly what was certified, and the file says the rest."""
     path = certify(made, MANIFEST, tmp_path / "new" / "folder")
-    assert read_certificates(path.parent) == {certificate_of(MANIFEST)}
+    arch = device_arch(made)
+    assert read_certificates(path.parent) == {certificate_of(MANIFEST, arch)}
     said = json.loads(path.read_text())
     assert (said["spec"], said["level"], said["self_test"]) == (made.spec, made.level, STRONG)
-    assert said["arch"] in path.name
+    assert (said["arch"], path.name) == (arch, f"good_fa-0.1.0-{arch}.json")
     assert said["packages"]["attn-backends"]
     assert len(said["report"]) == 64
 
@@ -58,6 +62,8 @@ def test_a_good_run_earns_one(made, tmp_path):
         (proved(notes=("error: sinks is declared and no case ran",)), "sinks is declared and no case ran"),
         (proved(result(), result("NOT_RUN", OTHER, message="out of time")), "1 NOT_RUN that this device should run"),
         (proved(result(), result("NOT_RUN", OTHER, message="needs cuda"), device=H200), "1 NOT_RUN that this device should run"),
+        (proved(result(), result("NOT_RUN", OTHER, message="needs sm_80 or sm_90"), device=H200), "1 NOT_RUN that this device should run"),
+        (proved(result(), result("NOT_RUN", OTHER, message="needs cpu")), "1 NOT_RUN that this device should run"),
         (proved(self_test=None), "the suite's own strength was not measured"),
         (proved(self_test={**STRONG, "killed": 60}), "60/61 planted bugs found"),
         (proved(self_test={**STRONG, "controls_failed": 1}), "1/8 correct implementations failed"),
@@ -116,9 +122,11 @@ def test_standings(tmp_path):
 
 
 ASK = """
+import sys
 import attn_backends as ab
 request = ab.Request(dtype="float32", seq_q=8, seq_k=8, num_q_heads=2, num_kv_heads=2, head_dim_qk=16, head_dim_v=16)
-decision = ab.select(request, device=ab.Device(kind="cpu", name="cpu"))
+arch = {"cpu": None, "sm_90": (9, 0), "sm_80": (8, 0)}[sys.argv[1]]
+decision = ab.select(request, device=ab.Device(kind="cuda" if arch else "cpu", name="it", arch=arch))
 one = next(one for one in decision.candidates if one.name == "good_fa")
 print(one.status, *(reason.code for reason in one.reasons))
 """
@@ -137,9 +145,10 @@ class Machine:
         )
         self.certificates = self.home / "attn-backends" / "certificates"
 
-    def standing(self) -> str:
+    def standing(self, arch: str = "cpu") -> str:
         environment = {**os.environ, "PYTHONPATH": str(self.site), "XDG_DATA_HOME": str(self.home)}
-        done = subprocess.run([sys.executable, "-c", ASK], env=environment, capture_output=True, text=True, check=True)
+        words = [sys.executable, "-c", ASK, arch]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
 
@@ -151,6 +160,7 @@ def machine(tmp_path_factory):
 @pytest.mark.skipif(sys.platform != "linux", reason="the folder of the user's data is set by XDG_DATA_HOME")
 def test_one_byte_decides(machine):
     """Without a certificate not_certified, with one eligible; one byte in source or manifest, and back again."""
+    shutil.rmtree(machine.certificates, ignore_errors=True)
     assert machine.standing() == "rejected not_certified"
     certify(proved(manifest=machine.manifest), machine.manifest, machine.certificates)
     assert machine.standing() in ("selected", "outranked outranked")
@@ -166,3 +176,13 @@ def test_one_byte_decides(machine):
             assert machine.standing() == "rejected not_certified", name
         path.write_bytes(before)
         assert machine.standing() in ("selected", "outranked outranked")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the folder of the user's data is set by XDG_DATA_HOME")
+def test_an_architecture_proves_nothing_of_another(machine):
+    """What ran on sm_90 is eligible there, and neither on sm_80 nor on the CPU."""
+    shutil.rmtree(machine.certificates, ignore_errors=True)
+    certify(proved(manifest=machine.manifest, device=H200), machine.manifest, machine.certificates)
+    uncertified = "rejected not_certified"
+    said = {arch: machine.standing(arch) for arch in ("sm_90", "sm_80", "cpu")}
+    assert (said.pop("sm_90") != uncertified, said) == (True, {"sm_80": uncertified, "cpu": uncertified})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,13 @@ from attn_backends.conformance.isolation import run_isolated
 from attn_backends.conformance.item import Item
 from attn_backends.conformance.outcome import Outcome
 from attn_backends.conformance.record import RunRecord
+from attn_backends.conformance.report.headline import headline
 from attn_backends.conformance.suite import run_suite, volume
 from attn_backends.errors import UnknownBackendError
+from attn_backends.registry.certificates import source_digest
 from attn_backends.registry.registry import default_registry
 from tests.conformance import planted
+from tests.plugins.install import HERE
 
 ROOT = str(Path(__file__).parents[2])
 PLAIN = Case()
@@ -131,3 +135,33 @@ def test_declaring_what_no_case_shows_fails_the_run():
     record = run_suite("planted_out_of_reach", "quick", isolated=False)
     assert not record.conforms
     assert all(result.clauses == ("DECLARE-3",) for result in record.results)
+
+
+def test_what_does_not_run_here_says_where_it_would():
+    """Every architecture that the box declares, or the kind where it declares all of them."""
+    boxes = [{**planted.BOX, "device": ["cuda"], "arch": arch} for arch in (["8.0", "9.0"], "any")]
+    boxes[1]["head_dim"] = boxes[1]["head_dim_v"] = [48]
+    default_registry().register(
+        {"name": "planted_elsewhere", "version": "1", "capability": boxes}, planted.right,
+        backward=lambda call, d_out, d_lse: None,
+    )  # fmt: skip
+    record = run_suite("planted_elsewhere", "quick", isolated=False)
+    assert {(result.outcome, result.message) for result in record.results} == {
+        (Outcome.NOT_RUN, "needs sm_80 or sm_90"), (Outcome.NOT_RUN, "needs cuda"),
+    }  # fmt: skip
+    assert "(sm_80 or sm_90, cuda)" in headline(record)
+
+
+def test_the_digest_is_of_what_was_loaded(tmp_path):
+    """A source that changes while the suite runs does not pass for what ran."""
+    folder = shutil.copytree(HERE / "good_fa" / "good_fa_pkg", tmp_path / "edited_pkg")
+    manifest_file, source = folder / "backend.toml", folder / "__init__.py"
+    manifest_file.write_text(manifest_file.read_text().replace('"good_fa"', '"planted_edited"'))
+    manifest = default_registry().register(manifest_file)
+    before = source_digest(manifest)
+    record = run_suite(
+        "planted_edited", "quick", only=lambda item: item.check == "refused-device", only_text="one", isolated=False,
+        on_result=lambda _result: source.write_text("changed = True\n"),
+    )  # fmt: skip
+    assert source_digest(manifest) != before
+    assert record.digest == before

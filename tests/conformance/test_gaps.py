@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 
 import pytest
 
 from attn_backends.conformance.case import Case
 from attn_backends.conformance.gap_errors import judge_gaps
-from attn_backends.conformance.report.verdict import conforms, errors
+from attn_backends.conformance.gaps import read_gaps
+from attn_backends.conformance.plan import plan
 from attn_backends.device import Device
+from attn_backends.errors import ManifestError
 from attn_backends.registry.registry import Registry, default_registry
 from attn_backends.request import Request
 from attn_backends.selector.select import select
@@ -83,16 +86,16 @@ def test_without_a_file_nothing_changes(good_fa_with):
 def test_a_wrong_gap_fails_the_run(good_fa_with, text, results, said):
     """An unexpected pass, a gap without a case, one past its day: each is an error note, and names its gap."""
     made = judge_gaps(record(result(), *results), good_fa_with(text), CPU, today=TODAY)
-    found = errors(made)
+    found = made.errors
     assert len(found) == len(said)
     assert all(note.startswith(start) for note, start in zip(found, said, strict=True)), found
-    assert conforms(made) is not bool(said)
+    assert made.conforms is not bool(said)
 
 
 def test_a_partial_run_asks_no_gap_for_its_case(good_fa_with):
     """It may be among the items that were left out."""
     made = judge_gaps(record(result(), only="oracle"), good_fa_with(gap("long", BOX_LONG)), CPU, today=TODAY)
-    assert errors(made) == []
+    assert made.errors == ()
 
 
 @pytest.mark.parametrize(
@@ -103,10 +106,24 @@ def test_a_partial_run_asks_no_gap_for_its_case(good_fa_with):
 def test_an_illegal_file_fails_the_run(good_fa_with, text, said):
     """With file, entry and what is legal."""
     made = judge_gaps(record(result(check="oracle"), known()), good_fa_with(text), CPU)
-    (note,) = errors(made)
+    (note,) = made.errors
     assert said in note
     assert "attn-gaps.toml [[gap]] 1" in note
-    assert not conforms(made)
+    assert not made.conforms
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("[[gap]]\nid = 'a", "not TOML: "), ("gap = 3", "write one [[gap]] table per entry"), ("gap = ['a']", "write one [[gap]] table per entry")],
+    ids=["torn", "a number", "texts"],
+)  # fmt: skip
+def test_a_file_that_is_none_stops_the_suite_before_it_starts(good_fa_with, text, said):
+    """With the file's name, from every door: what plans, what reads."""
+    manifest = good_fa_with(text)
+    for read in (read_gaps, lambda one: plan(one, "quick", CPU)):
+        with pytest.raises(ManifestError, match=re.escape(said)) as caught:
+            read(manifest)
+        assert "/attn-gaps.toml" in str(caught.value)
 
 
 def test_the_selector_refuses_where_the_gap_is(good_fa_with):

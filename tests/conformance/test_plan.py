@@ -112,11 +112,41 @@ def test_a_declared_value_that_no_case_can_show_is_uncovered():
     assert found.uncovered
 
 
+NARROW = {
+    "kv_format": ["dense"], "scale_granularity": None, "layout": ["bshd"], "varlen": None, "dense_lengths": None,
+    "window": None, "phase": ["prefill"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [{"gqa_ratio": [8]}, {"gqa_ratio": [16]}, {"seq_len": {"multiple_of": 128}}, {"seq_len": {"min": 512}},
+     {"seq_len": {"mod": 64, "rest": 32}}, {"seq_len": None, "seq_q": [1], "seq_k": {"multiple_of": 64, "max": 4096}},
+     {"head_dim": [48], "head_dim_v": [48]}, {"causal": [True], "causal_alignment": None},
+     {"window": ["left"], "causal_alignment": ["bottom_right"]}, {"out_dtype": ["same", "float16", "bfloat16", "float32", "float64"]}],
+    ids=lambda declared: " ".join(f"{axis}={value}" for axis, value in declared.items()),
+)  # fmt: skip
+def test_a_narrow_box_is_within_reach_of_quick(declared):
+    """One ratio, lengths in steps or long ones alone, a feature that is always on: cases lie in it and show all of it."""
+    found = plan(_manifest(**{**NARROW, **declared}), "quick", CPU)
+    assert len(found.items) > 50
+    assert found.uncovered == ()
+
+
+def test_an_empty_box_is_told_what_the_nearest_case_misses():
+    """`thd` without `varlen` admits no call at all; the note names the axis."""
+    found = plan(_manifest(**{**NARROW, "layout": ["thd"]}), "quick", CPU)
+    assert found.items == ()
+    assert any("the nearest, fwd-" in note and note.endswith("misses layout") for note in found.notes), found.notes
+
+
 def test_boxes_of_other_hardware_are_not_run_and_counted():
     """A GPU's box gives no item here, and is not forgotten."""
     found = plan(_manifest(device=["cuda"], arch=["9.0"]), "quick", CPU)
     assert found.items == ()
     assert len(found.not_run) > 20
+    assert {one.needs for one in found.not_run} == {"sm_90"}
+    assert "not run here: 1 of 1 box, which needs sm_90" in found.notes
     there = plan(_manifest(device=["cuda"], arch=["9.0"]), "quick", Device.pretend("h200"))
     assert len(there.items) > 50
     assert there.not_run == ()

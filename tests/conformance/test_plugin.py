@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from attn_backends.conformance import engine, plan, pytest_items
+from attn_backends.device import Device
 from tests.conformance.small_backends import registered
 
 pytest_plugins = ["pytester"]
@@ -22,6 +23,7 @@ SUITE = (
     "-p",
     "attn_backends.conformance.plugin",
 )
+NO_GPU = pytest.mark.skipif(Device.of("cuda").arch is not None, reason="there is a GPU here")
 LOADED = (engine, plan)  # pytest in pytest forgets what it imported, and torch can be imported once
 NASTY = "oracle/fwd-fp32-b2h4x2-s129x65-d40-causal"
 
@@ -83,14 +85,17 @@ def test_x_stops_at_the_first(suite):
 @pytest.mark.parametrize(
     ("words", "said"),
     [(["--attn-backend", "small_rihgt"], "did you mean small_right"), ([], "say which backend"),
-     (["--attn-backend", "sdpa_flash"], "nothing to run on cpu"), (["--attn-backend", "small_right", "--attn-level", "huge"], "invalid choice")],
-    ids=["mistyped", "unnamed", "other hardware", "no level"],
+     (["--attn-backend", "sdpa_flash"], "nothing to run on cpu: not run here"), (["--attn-backend", "small_right", "--attn-level", "huge"], "invalid choice"),
+     pytest.param(["--attn-backend", "small_right", "--attn-device", "cuda"], "there is no CUDA device here", marks=NO_GPU)],
+    ids=["mistyped", "unnamed", "other hardware", "no level", "no GPU"],
 )  # fmt: skip
 def test_what_cannot_run_is_said(suite, words, said):
     """Nothing passes by running nothing."""
     result = suite(*words)
+    text = result.stdout.str() + result.stderr.str()
     assert result.ret != 0
-    assert said in result.stdout.str() + result.stderr.str()
+    assert said in text
+    assert "pluggy" not in text.partition("plugins:")[2]  # no traceback
 
 
 CLASS = """
@@ -115,12 +120,19 @@ def test_the_class_in_somebody_elses_repository(pytester):
     assert "replay: attn-backends conformance run small_misaligned --level quick --only" in result.stdout.str()
 
 
-def test_the_class_needs_a_backend(pytester):
-    """An empty name is an error that says what to write."""
-    pytester.makepyfile(test_ours=CLASS.format(backend="", level="quick"))
+@pytest.mark.parametrize(
+    ("backend", "level", "said"),
+    [("", "quick", 'TestSmall: say which backend: backend = "my_fa"'), ("small_rihgt", "quick", "did you mean small_right"),
+     ("small_right", "huge", "level 'huge' is none of quick, full, deep"), ("sdpa_flash", "quick", "nothing to run on cpu")],
+    ids=["unnamed", "mistyped", "no level", "other hardware"],
+)  # fmt: skip
+def test_what_the_class_cannot_run_is_said_in_a_sentence(pytester, backend, level, said):
+    """An error of the collection, without a traceback."""
+    pytester.makepyfile(test_ours=CLASS.format(backend=backend, level=level))
     result = pytester.runpytest_inprocess("-p", "no:randomly")
     assert result.ret != 0
-    assert 'say which backend: backend = "my_fa"' in result.stdout.str()
+    assert said in result.stdout.str()
+    assert "in pytest_generate_tests" not in result.stdout.str()
 
 
 def test_the_command_line_beats_the_class(pytester):

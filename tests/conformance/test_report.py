@@ -46,18 +46,26 @@ FAILING = [result("FAIL"), result("SILENT_WRONG", PLAIN.replace(alibi=True), "re
         (record(notes=("error: gap a has expired", "a remark")),
          ("my_fa 0.1.0: DOES NOT CONFORM to spec 1.0 full | 1 pass, 0 refused, 0 gaps, 1 error in notes, 0 not run"
           " | suite kill rate 61/61, controls 0/8 | cpu")),
-        (record(result(), result("NOT_RUN", PLAIN.replace(seed=9), message="other hardware"), notes=("x 1: not run here, it declares A100 (cuda, sm_80)",)),
-         ("my_fa 0.1.0: CONFORMS spec 1.0 full | 1 pass, 0 refused, 0 gaps, 1 not run (sm_80)"
+        (record(result(), result("NOT_RUN", PLAIN.replace(seed=8), message="needs sm_80 or sm_90"), result("NOT_RUN", PLAIN.replace(seed=9), message="needs cpu")),
+         ("my_fa 0.1.0: CONFORMS spec 1.0 full | 1 pass, 0 refused, 0 gaps, 2 not run (sm_80 or sm_90, cpu)"
           " | suite kill rate 61/61, controls 0/8 | cpu")),
         (record(result("REFUSED")),
          ("my_fa 0.1.0: DOES NOT CONFORM to spec 1.0 full | 0 pass, 1 refused, 0 gaps, 0 not run"
           " | suite kill rate 61/61, controls 0/8 | cpu")),
     ],
-    ids=["conforms", "fails", "partial", "error note", "notes name the device", "nothing passed"],
+    ids=["conforms", "fails", "partial", "error note", "several devices", "nothing passed"],
 )  # fmt: skip
 def test_the_headline_says_it_all(made, line):
     """Verdict, counts, what was not run and where it could, the suite's strength, the device."""
     assert headline(made) == line
+
+
+@pytest.mark.parametrize(("note", "good"), [("error: sinks is declared, and no case ran", False), ("a remark", True)])
+def test_a_note_that_is_an_error_fails_the_run(note, good):
+    """One truth: the record, the JSON of both kinds and the headline say the same."""
+    made = record(notes=(note,))
+    words = (made.conforms, made.to_json()["conforms"], report_json(made)["conforms"], ": CONFORMS" in headline(made))
+    assert words == (good,) * 4
 
 
 @pytest.mark.parametrize("made", [record(), wide_record(), record(result(ratios={"row": float("inf")}))], ids=["good", "wide", "infinite"])  # fmt: skip
@@ -177,6 +185,15 @@ def test_ratios_are_kept_by_rule():
     assert [(row.rule, row.count, row.largest, row.item) for row in rows] == [
         ("row", 2, 0.9, f"value/{far.id}"), ("lse", 1, 0.1, f"value/{far.id}"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("render", [render_html, render_markdown], ids=["html", "markdown"])
+def test_what_is_rightly_refused_has_no_ratio(render):
+    """A probe that was wrong past the selector says nothing of the backend; one that fails says it in every report."""
+    ratios = {"out.row": 4.7e7}
+    assert "4.7e+07" not in render(record(result(), result("REFUSED", check="probe-dtype", ratios=ratios)))
+    assert "4.7e+07" in render(record(result(), result("FAIL", ratios=ratios)))
+    assert "| inf |" in render_markdown(record(result("FAIL", ratios={"out.row": 1e308})))
 
 
 def test_junit_counts_what_it_lists():

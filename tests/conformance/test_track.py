@@ -35,14 +35,21 @@ def test_equal_runs_say_nothing():
         ([result(ratios={"row": 0.0})], [result(ratios={"row": 0.06})], [("ratio", "0.000", "0.060", True)]),
         ([result(ratios={"row": 0.9})], [result(ratios={"row": 0.1})], []),
         ([result()], [result(ratios={"row": 0.9})], []),
+        ([result("REFUSED", ratios={"row": 20.0})], [result("REFUSED", ratios={"row": 90.0})], []),
     ],
     ids=["fails now", "fixed", "underclaims now", "served now", "refused now", "not run now", "gone", "gone failure", "new failure",
-         "new", "slightly worse", "worse by half", "noise", "no noise", "better", "measured now"],
+         "new", "slightly worse", "worse by half", "noise", "no noise", "better", "measured now", "refused as before"],
 )  # fmt: skip
 def test_only_what_changed(old, new, said):
     """Kind, before, after, and whether the newer run is the weaker."""
     changes = track(record(*old), record(*new))
     assert [(one.kind, one.old, one.new, one.worse) for one in changes] == said
+
+
+def test_what_waits_for_other_hardware_hides_nothing():
+    """A case of a CPU's box and of a GPU's box stands twice in a report: as it ran here, and as not run there."""
+    old, new = (record(result(word), result("NOT_RUN", message="needs sm_90")) for word in ("PASS", "FAIL"))
+    assert [(one.old, one.new) for one in track(old, new)] == [("PASS", "FAIL")]
 
 
 def test_declarations_and_notes_are_tracked():

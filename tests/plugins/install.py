@@ -20,16 +20,21 @@ def install_into(folder: Path, names: Iterable[str]) -> None:
     unknown = sorted(set(chosen) - set(PROJECTS))
     if unknown:
         raise ValueError(f"no plugin project {', '.join(unknown)}; there are {', '.join(PROJECTS)}")
-    if not chosen:
-        return
+    if chosen:
+        pip_install(folder, [HERE / name for name in chosen])
+
+
+def pip_install(folder: Path, projects: Iterable[Path]) -> None:
+    """Build and install projects. Raises RuntimeError with pip's own words."""
+    paths = [str(path) for path in projects]
     command = [
         *(sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"),
         *("--no-index", "--no-deps", "--no-build-isolation", "--upgrade", "--target", str(folder)),
-        *(str(HERE / name) for name in chosen),
+        *paths,
     ]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
     if done.returncode:
-        raise RuntimeError(f"pip could not install {', '.join(chosen)}:\n{done.stdout}{done.stderr}")
+        raise RuntimeError(f"pip could not install {', '.join(paths)}:\n{done.stdout}{done.stderr}")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import threading
@@ -25,7 +26,7 @@ from attn_backends import (
     select,
     unregister,
 )
-from attn_backends.registry.certificates import certificate_of, read_certificates
+from attn_backends.registry.certificates import certificate_of, read_certificates, source_digest
 from attn_backends.registry.loading import load_backend
 from tests.selector.scenes import BOX, backend, codes, decide, registry, request, run_python, third_party
 
@@ -209,11 +210,11 @@ def test_third_parties_are_opt_in(policy, arguments, winner):
 def test_a_certificate_is_for_one_version_of_the_sources(valid):
     """The certificate on this machine counts for the exact digest alone."""
     manifest = third_party("tp", priority=99)
-    name, version, digest = certificate_of(manifest)
+    name, version, digest, arch = certificate_of(manifest, "sm_90")
     made = Registry(builtin=False, autoload=False)
     made.register(manifest)
     made.register(backend("own"), print)
-    held = (name, version, digest if valid else "0" * 64)
+    held = (name, version, digest if valid else "0" * 64, arch)
     decision = decide(made, environment=Environment(assume_met=True, certificates=frozenset({held})))
     assert decision.backend == ("tp" if valid else "own")
     if not valid:
@@ -228,20 +229,50 @@ def test_a_changed_source_voids_its_certificate(tmp_path):
     (tmp_path / "kernel.py").write_text("x = 1\n")
     made = Registry(builtin=False, autoload=False)
     manifest = made.register(tmp_path / "backend.toml")
-    before = certificate_of(manifest)
-    assert certificate_of(manifest) == before
+    before = source_digest(manifest)
+    assert source_digest(manifest) == before
     (tmp_path / "kernel.py").write_text("x = 2\n")
-    assert certificate_of(manifest) != before
+    assert source_digest(manifest) != before
+
+
+def test_sources_that_change_places_are_other_sources(tmp_path):
+    """The digest is of paths within the folder, not of names alone: two files swapped between folders are a change."""
+    texts = {"sm_80": "x = 1\n", "sm_90": "x = 2\n"}
+    for folder, text in texts.items():
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "kernel.py").write_text(text)
+    manifest = dataclasses.replace(third_party("tp"), folder=tmp_path)
+    before = source_digest(manifest)
+    for folder, text in zip(texts, reversed(texts.values()), strict=True):
+        (tmp_path / folder / "kernel.py").write_text(text)
+    assert source_digest(manifest) != before
+
+
+@pytest.mark.parametrize(("device", "winner"), [("a100", "own"), ("h100", "tp"), ("h200", "tp")])
+def test_a_certificate_is_for_one_architecture(device, winner):
+    """Earned on sm_90 it holds on every device of that, says nothing of sm_80, and the reason names both."""
+    manifest = third_party("tp", priority=99)
+    made = Registry(builtin=False, autoload=False)
+    made.register(manifest)
+    made.register(backend("own"), print)
+    environment = Environment(assume_met=True, certificates=frozenset({certificate_of(manifest, "sm_90")}))
+    decision = decide(made, device=device, environment=environment)
+    assert decision.backend == winner
+    if winner == "own":
+        (reason,) = decision.candidate("tp").reasons
+        assert (reason.got, reason.want) == ("a certificate for sm_90 alone", "a certificate for sm_80")
 
 
 def test_damaged_certificates_count_for_nothing(tmp_path, caplog):
     """A readable certificate is found beside damaged ones, which are reported by name."""
-    (tmp_path / "good.json").write_text('{"backend": "a", "version": "1", "digest": "d"}')
+    (tmp_path / "good.json").write_text('{"backend": "a", "version": "1", "digest": "d", "arch": "cpu"}')
+    (tmp_path / "nowhere.json").write_text('{"backend": "a", "version": "1", "digest": "d"}')
     (tmp_path / "torn.json").write_text('{"backend": "a"')
     (tmp_path / "other.json").write_text("[]")
-    assert read_certificates(tmp_path) == {("a", "1", "d")}
+    assert read_certificates(tmp_path) == {("a", "1", "d", "cpu")}
     assert "torn.json" in caplog.text
     assert "other.json" in caplog.text
+    assert "nowhere.json" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,15 @@
 
 Seen in torch 2.13: it takes no lengths of 0 (it divides by them), reads a last dim of any stride as if it were 1, and
 multiplies hidden scores by the scale after masking; `torch_sdpa` keeps all three from it. Its diagonal is top-left, it
-groups query heads by itself, and its float mask may be in q's dtype or float32. Its backward multiplies dO.v by a
-weight that is 0 where a key is hidden; what overflows there would be NaN, so dO is scaled down by a power of two first.
+groups query heads by itself, and its float mask may be in q's dtype or float32. Its backward adds up the query heads
+of a group in the dtype of K, eight roundings of bfloat16 for eight heads, so K and V of two bytes are repeated for it.
+It multiplies dO.v by a weight that is 0 where a key is hidden; what overflows there would be NaN, so dO is scaled down
+by a power of two first.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import TYPE_CHECKING
 
@@ -21,23 +24,29 @@ if TYPE_CHECKING:
     from attn_backends.call import Call, Grads
 
 NEEDS = Needs(diagonals=("top_left",), equal_widths=True)
+UNGROUPED = dataclasses.replace(NEEDS, grouped=False)
 _FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 def run(call: Call) -> None:
     """Write `call.out` and, where asked, `call.lse`."""
-    launch(call, NEEDS, _forward)
+    launch(call, needs_of(call), _forward)
 
 
 def backward(call: Call, d_out: torch.Tensor, d_lse: torch.Tensor | None) -> Grads:
     """Gradients of q, k, v; the manifest declares no LSE together with them, so `d_lse` is None."""
-    return launch_backward(call, NEEDS, _backward, d_out)
+    return launch_backward(call, needs_of(call), _backward, d_out)
 
 
 def conversions(call: Call) -> list[Conversion]:
     """What `run` is going to convert, with its bytes."""
-    return conversions_of(call, NEEDS)
+    return conversions_of(call, needs_of(call))
+
+
+def needs_of(call: Call) -> Needs:
+    """What the kernel can take as it stands in this call."""
+    return UNGROUPED if call.needs_backward and call.k.element_size() == 2 else NEEDS
 
 
 def _forward(problem: Problem, call: Call) -> Result:
@@ -52,12 +61,11 @@ def _backward(
     (mask,) = result.rest
     q, k, v = problem.q, problem.k, problem.v
     shift = _excess(d_out, v) if problem.causal or mask is not None else 0
-    down, up = 2.0**-shift, 2.0**shift
     dq, dk, dv = _BACKWARD(
-        d_out * down if shift else d_out, q, k, v, result.out, result.lse, 0.0, problem.causal, attn_mask=mask,
+        _shifted(d_out, -shift), q, k, v, result.out, result.lse, 0.0, problem.causal, attn_mask=mask,
         scale=problem.scale,
     )  # fmt: skip
-    return (dq * up, dk * up, dv * up) if shift else (dq, dk, dv)
+    return _shifted(dq, shift), _shifted(dk, shift), _shifted(dv, shift)
 
 
 def _excess(d_out: torch.Tensor, v: torch.Tensor) -> int:
@@ -70,6 +78,12 @@ def _excess(d_out: torch.Tensor, v: torch.Tensor) -> int:
     largest = torch.finfo(torch.promote_types(v.dtype, torch.float32)).max
     exponent = sum(math.frexp(size)[1] for size in sizes) + v.shape[-1].bit_length()
     return max(0, exponent - math.frexp(largest)[1] + 1)
+
+
+def _shifted(tensor: torch.Tensor, shift: int) -> torch.Tensor:
+    """Times 2^shift, in two steps: a float64 may need more than the largest power that a float holds."""
+    half = shift // 2
+    return tensor * 2.0**half * 2.0 ** (shift - half) if shift else tensor
 
 
 def _expanded(problem: Problem) -> torch.Tensor | None:

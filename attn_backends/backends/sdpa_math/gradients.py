@@ -21,7 +21,7 @@ def gradients(problem: Problem, d_out: torch.Tensor, d_lse: torch.Tensor | None,
         q, k, v = (tensor.detach().requires_grad_() for tensor in (problem.q, problem.k, problem.v))
         mask = None if problem.mask is None else problem.mask.detach().requires_grad_(with_mask)
         out, lse = attend(problem, q, k, v, mask, with_lse=d_lse is not None)
-        results, sources = [out], [d_out]
+        results, sources = [out], [d_out.to(out.dtype)]
         if d_lse is not None and lse is not None:
             results.append(lse)
             sources.append(_inside(problem, d_lse).to(lse.dtype))

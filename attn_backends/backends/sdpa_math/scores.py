@@ -16,7 +16,7 @@ from attn_backends.backends.torch_sdpa.problem import Problem
 def attend(
     problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, with_lse: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """out [B, Hq, rows, Dv] in q's dtype, and lse [B, Hq, rows] where asked."""
+    """out [B, Hq, rows, Dv] and, where asked, lse [B, Hq, rows]; both in float32, or float64 for float64."""
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     batch, heads, rows, _width = q.shape
     scores = torch.matmul(_stacked(q.to(wide), k), k.to(wide).mT).mul(problem.scale)
@@ -30,7 +30,7 @@ def attend(
     if hidden is not None:
         weights = weights.masked_fill(hidden, 0.0)
     out = torch.matmul(_stacked(weights, v), v.to(wide)).reshape(batch, heads, rows, v.shape[3])
-    return out.to(q.dtype), _log_sum(scores) if with_lse else None
+    return out, _log_sum(scores) if with_lse else None
 
 
 def _stacked(rows: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What torch's scaled-dot-product backends share: a library, not a backend. Only the `sdpa_*` and `flex` adapters import it.
+"""What torch's scaled-dot-product backends share: a library, not a backend. Adapters of other flash kernels use it too.
 
 One path for all: views in [B, H, S, D] (`layout`), the part of the call that can matter (`band`), what is visible in it
 (`visibility`), operands as the kernel wants them (`operands`), all of it as one `Problem` (`problem`), and back into the

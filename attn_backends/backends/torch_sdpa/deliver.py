@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def deliver(call: Call, problem: Problem, out: torch.Tensor, lse: torch.Tensor | None) -> None:
-    """Write out [B, Hq, rows, >= Dv] and lse [B, Hq, >= rows]; rows that see nothing get 0 and -inf."""
+    """Write out [B, Hq, rows, >= Dv] of any float dtype and lse [B, Hq, >= rows]; rows that see nothing get 0 and -inf."""
     width = call.out.shape[-1]
     _write(heads_first(call.out, call.layout), problem, out if out.shape[-1] == width else out[..., :width], 0.0)
     if call.lse is not None and lse is not None:
@@ -38,14 +38,16 @@ def _write(target: torch.Tensor, problem: Problem, source: torch.Tensor, nothing
     if end < target.shape[2]:
         target[:, :, end:] = nothing
     inside = target if end - first == target.shape[2] else target[:, :, first:end]
-    inside.copy_(source)
+    if inside.data_ptr() != source.data_ptr():  # else the kernel wrote there by itself
+        inside.copy_(source)
     if problem.visible is not None and problem.visible.empty is not None:
         inside.masked_fill_(problem.visible.empty, nothing)
 
 
 def output_gradient(call: Call, problem: Problem, d_out: torch.Tensor, needs: Needs) -> torch.Tensor:
-    """dO as the kernel wants it: [B, Hq, rows, padded Dv], zero in rows that see nothing."""
-    inside = heads_first(needs.place(d_out), call.layout)[:, :, problem.band.first_row : problem.band.end_row]
+    """dO as the kernel wants it: in q's dtype, [B, Hq, rows, padded Dv], zero in rows that see nothing."""
+    placed = needs.place(d_out.to(problem.q.dtype))
+    inside = heads_first(placed, call.layout)[:, :, problem.band.first_row : problem.band.end_row]
     inside = operands.pad_width(without_empty_rows(inside, problem.visible), problem.v.shape[-1])
     return operands.vectorised(inside) if needs.vectors else inside
 

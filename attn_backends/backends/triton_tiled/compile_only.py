@@ -25,7 +25,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.driver import driver
 
-from attn_backends.backends.triton_tiled import adapter, launch
+from attn_backends.backends.triton_tiled import adapter, choice
 from attn_backends.call import Call
 
 
@@ -128,7 +128,7 @@ def _standing_in(target: Any) -> Iterator[None]:
     real = driver._active
     driver.set_active(_StandIn(target))
     try:
-        with mock.patch.object(launch, "architecture", lambda _device: arch):
+        with mock.patch.object(choice, "architecture", lambda _device: arch):
             yield
     finally:
         driver._active = real

@@ -1,4 +1,4 @@
-"""Tile sizes as data (`configs.toml`), looked up by direction, architecture, element size and width. Imports no torch."""
+"""Tile sizes as data (`configs.toml`), looked up by direction, architecture and what the call is. Imports no torch."""
 
 from __future__ import annotations
 
@@ -7,36 +7,70 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+DIRECTIONS = ("forward", "keys", "queries", "bias")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Tile sizes and launch options of one kernel; `rows` of queries, `columns` of keys."""
+    """Tile sizes and launch options of one kernel; `rows` of queries, `columns` of keys.
+
+    arch .. last_arch, bytes, width, and tma, aligned, bare say which calls the row serves: configs.toml has the words.
+    shared: bytes of shared memory per block, an upper bound over the features of those calls.
+    """
 
     arch: int
+    last_arch: int = 999
     bytes: int
     width: int
+    tma: bool = False
+    aligned: bool = False
+    bare: bool = False
     rows: int
     columns: int
     warps: int
     stages: int
-    tma: bool = False
-    split: bool = False  # dK and dV in two launches
+    split: bool = False
+    shared: int = 0
+
+    def serves(self, arch: int, size: int, width: int, traits: Traits) -> bool:
+        """Whether this row is for calls like that one."""
+        return (
+            self.arch <= arch <= self.last_arch
+            and size <= self.bytes
+            and width <= self.width
+            and self.tma <= traits.described
+            and self.aligned <= traits.aligned
+            and self.bare <= traits.bare
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What a call lets a kernel do.
+
+    described: a tensor descriptor of q, k, v and dO exists
+    aligned: their rows begin at multiples of 16 elements and 16 bytes, and widths have stride 1
+    bare: no mask in memory and no dropout
+    """
+
+    described: bool
+    aligned: bool
+    bare: bool
 
 
 @cache
 def configs() -> dict[str, tuple[Config, ...]]:
-    """Every shipped configuration by direction (`forward`, `keys`, `queries`), in order of preference."""
+    """Every shipped configuration by direction, in order of preference."""
     text = (files(__package__) / "configs.toml").read_text(encoding="utf-8")
-    return {direction: tuple(Config(**row) for row in rows) for direction, rows in tomllib.loads(text).items()}
+    tables = tomllib.loads(text)
+    return {direction: tuple(Config(**row) for row in tables[direction]) for direction in DIRECTIONS}
 
 
 @cache
-def config_for(direction: str, arch: int, size: int, width: int) -> Config | None:
+def config_for(direction: str, arch: int, size: int, width: int, traits: Traits) -> Config | None:
     """The first configuration that serves this architecture (major * 10 + minor), element size and padded width."""
-    for config in configs()[direction]:
-        if arch >= config.arch and size <= config.bytes and width <= config.width:
-            return config
-    return None
+    rows = configs()[direction]
+    return next((row for row in rows if row.serves(arch, size, width, traits)), None)
 
 
 def padded(width: int) -> int:

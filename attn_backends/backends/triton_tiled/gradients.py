@@ -13,7 +13,7 @@ from attn_backends.backends.triton_tiled.backward_queries import query_gradients
 from attn_backends.backends.triton_tiled.backward_rows import row_terms
 from attn_backends.backends.triton_tiled.block_lists import NO_LISTS, key_lists, query_lists
 from attn_backends.backends.triton_tiled.configs import Config, padded
-from attn_backends.backends.triton_tiled.launch import chosen, fills_tiles, guarded
+from attn_backends.backends.triton_tiled.launch import fills_tiles, guarded
 from attn_backends.backends.triton_tiled.operands import Operands, row_strides, strides_of
 from attn_backends.backends.triton_tiled.sources import leaves_32_bits, sources_of
 from attn_backends.block_mask import as_four_dims
@@ -63,8 +63,8 @@ def launch_keys(incoming: Incoming, d_k: torch.Tensor, d_v: torch.Tensor, config
     """Write d_k and d_v, shaped as k and v, any strides."""
     call, operands = incoming.call, incoming.operands
     sizes = operands.sizes
-    config = config or chosen("keys", call)
-    sources = sources_of(call, operands, config, incoming.d_out)
+    sources = sources_of("keys", call, operands, config, incoming.d_out)
+    config = sources.config
     lists = NO_LISTS
     if call.block_mask is not None:
         lists = key_lists(call.block_mask, config.rows, config.columns, sizes.longest_q, sizes.longest_k)
@@ -86,8 +86,8 @@ def launch_queries(incoming: Incoming, d_q: torch.Tensor, config: Config | None 
     """Write d_q, shaped as q, any strides."""
     call, operands = incoming.call, incoming.operands
     sizes = operands.sizes
-    config = config or chosen("queries", call)
-    sources = sources_of(call, operands, config, incoming.d_out)
+    sources = sources_of("queries", call, operands, config, incoming.d_out)
+    config = sources.config
     lists = NO_LISTS
     if call.block_mask is not None:
         lists = query_lists(call.block_mask, config.rows, config.columns, sizes.longest_q, sizes.longest_k)
@@ -109,8 +109,8 @@ def launch_bias(incoming: Incoming, config: Config | None = None) -> torch.Tenso
     if call.attn_mask is None:
         raise ValueError("a call without a float mask has no gradient of one")
     sizes = operands.sizes
-    config = config or chosen("bias", call)
-    sources = sources_of(call, operands, config, incoming.d_out)
+    sources = sources_of("bias", call, operands, config, incoming.d_out)
+    config = sources.config
     batch, heads, queries, keys = as_four_dims(call.attn_mask).shape
     rows, columns = -(-sizes.longest_q // config.rows), -(-sizes.longest_k // config.columns)
     all_queries = queries == 1

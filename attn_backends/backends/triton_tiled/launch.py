@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING
 
-import torch
-
 from attn_backends.backends.triton_tiled.block_lists import NO_LISTS, query_lists
-from attn_backends.backends.triton_tiled.configs import Config, config_for, padded
+from attn_backends.backends.triton_tiled.configs import Config
 from attn_backends.backends.triton_tiled.forward import attention_forward
 from attn_backends.backends.triton_tiled.operands import Operands, row_strides, strides_of
 from attn_backends.backends.triton_tiled.sources import Sources, leaves_32_bits, sources_of
 
 if TYPE_CHECKING:
+    import torch
+
     from attn_backends.call import Call
 
 
@@ -31,8 +30,8 @@ def launch_forward(
     visits: None, or int32 with room for one number per program: the key tiles it visited.
     """
     sizes = operands.sizes
-    config = config or chosen("forward", call)
-    sources = sources_of(call, operands, config)
+    sources = sources_of("forward", call, operands, config)
+    config = sources.config
     out_strides = strides_of(call.out, call.layout)
     options = sources.options
     options["WIDE"] = options["WIDE"] or leaves_32_bits(config.rows, out_strides)
@@ -53,24 +52,6 @@ def launch_forward(
         SINKS=call.sinks is not None, NEGATE_Q=scale < 0.0, STORE_LSE=lse is not None, STORE_TOPS=tops is not None, COUNTED=visits is not None,
         EVEN_K=fills_tiles(operands, "k", config.columns), GUARD_V=guarded(operands, sources), **options,
     )  # fmt: skip
-
-
-def chosen(direction: str, call: Call) -> Config:
-    """The shipped configuration for this call on its device."""
-    width = padded(max(call.q.shape[-1], call.v.shape[-1]))
-    config = config_for(direction, architecture(call.q.device), call.q.element_size(), width)
-    if config is None:
-        raise LookupError(f"no {direction} tiles for width {width} and {call.q.dtype}: `limits.check` refuses such calls")
-    return config
-
-
-@cache
-def architecture(device: torch.device) -> int:
-    """Compute capability as major * 10 + minor; 0 without a GPU (the interpreter)."""
-    if device.type != "cuda":
-        return 0
-    major, minor = torch.cuda.get_device_capability(device)
-    return major * 10 + minor
 
 
 def fills_tiles(operands: Operands, side: str, size: int) -> bool:

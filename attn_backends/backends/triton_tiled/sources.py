@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from attn_backends.backends.triton_tiled.configs import Config, padded
-from attn_backends.backends.triton_tiled.descriptors import describable, describe
+from attn_backends.backends.triton_tiled.choice import chosen
+from attn_backends.backends.triton_tiled.configs import Config, Traits, padded
+from attn_backends.backends.triton_tiled.descriptors import ALIGNMENT, describable, describe
 from attn_backends.backends.triton_tiled.operands import Operands, Strides, strides_of
 
 if TYPE_CHECKING:
@@ -17,16 +18,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """tensors: q, k, v and, backward, dO, as tensors or descriptors; strides: theirs; options: compile-time constants."""
+    """config: the tiles; tensors: q, k, v and, backward, dO, as tensors or descriptors; strides: theirs.
 
+    options: compile-time constants.
+    """
+
+    config: Config
     tensors: tuple[Any, ...]
     strides: tuple[Strides, ...]
     tma: bool
     options: dict[str, Any]
 
 
-def sources_of(call: Call, operands: Operands, config: Config, d_out: torch.Tensor | None = None) -> Sources:
-    """Read what the call's memory allows; K and V end with the last key that some query may see."""
+def sources_of(
+    direction: str, call: Call, operands: Operands, config: Config | None = None, d_out: torch.Tensor | None = None
+) -> Sources:
+    """Read what the call's memory allows; K and V end with the last key that some query may see.
+
+    config: None for the one that is shipped.
+    """
     tensors = (call.q, call.k, call.v) if d_out is None else (call.q, call.k, call.v, d_out)
     strides = tuple(strides_of(tensor, call.layout) for tensor in tensors)
     sizes = operands.sizes
@@ -39,9 +49,13 @@ def sources_of(call: Call, operands: Operands, config: Config, d_out: torch.Tens
             ((sizes.heads, sizes.longest_q, packed_q), *((sizes.kv_heads, last, packed_k),) * 2, (sizes.heads, sizes.longest_q, packed_q)),
         )
     ]
-    tma = config.tma and all(map(describable, tensors, strides, shapes))
+    described = all(map(describable, tensors, strides, shapes))
+    if config is None:
+        config = chosen(direction, call, _traits(operands, tensors, strides, described))
+    tma = config.tma and described
     rows = (config.rows, config.columns, config.columns, config.rows)
     return Sources(
+        config=config,
         tensors=tuple(
             describe(tensor, stride, shape, count, padded(tensor.shape[-1]))
             for tensor, stride, shape, count in zip(tensors, strides, shapes, rows)
@@ -50,6 +64,19 @@ def sources_of(call: Call, operands: Operands, config: Config, d_out: torch.Tens
         tma=tma,
         options=_options(operands, config, tma, strides, call.q.dtype),
     )  # fmt: skip
+
+
+def _traits(
+    operands: Operands, tensors: tuple[torch.Tensor, ...], strides: tuple[Strides, ...], described: bool
+) -> Traits:
+    aligned = all(map(_aligned, tensors, strides))
+    return Traits(described=described, aligned=aligned, bare=not operands.masked and not operands.flags["DROPOUT"])
+
+
+def _aligned(tensor: torch.Tensor, strides: Strides) -> bool:
+    """Whether Triton knows that a row's chunks of 16 bytes may be read at once."""
+    batch, head, token, width = strides
+    return width == 1 and not (tensor.data_ptr() % ALIGNMENT or batch % 16 or head % 16 or token % 16)
 
 
 def last_visible(operands: Operands) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from attn_backends.capability import REQUIRED, TABLE, Row
 from attn_backends.cli.generators.manifest import MEANINGS
-from attn_backends.registry.manifest import CONVERSIONS, NUMERICS, TIERS, manifest_keys
+from attn_backends.registry.manifest import ALGORITHMS, CONVERSIONS, NUMERICS, SHARES, TIERS, manifest_keys
 from attn_backends.values import Kind
 
 Schema = dict[str, Any]
@@ -42,7 +42,8 @@ KEYS: dict[str, Schema] = {
     "numerics": {"enum": list(NUMERICS)},
     "requires": {"type": "array", "items": TEXT},
     "converts": {"type": "array", "items": {"enum": list(CONVERSIONS)}},
-    "efficiency": {"type": "object", "properties": dict.fromkeys(("matrix", "memory", "exp"), SHARE), "additionalProperties": False},
+    "efficiency": {"type": "object", "properties": dict.fromkeys(SHARES, SHARE), "additionalProperties": False},
+    "algorithm": {"enum": list(ALGORITHMS)},
     **dict.fromkeys(("kernel", "check", "plan", "backward", "workspace"), CALLABLE),
 }  # fmt: skip
 REQUIRED_KEYS = ("schema", "name", "version", "api", "kernel", "capability")

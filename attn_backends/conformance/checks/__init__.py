@@ -6,6 +6,7 @@ from attn_backends.conformance.checks import (
     against_oracle,
     evidence,
     insensitivity,
+    probes,
     purity,
     refusals,
     reordering,
@@ -16,7 +17,7 @@ from attn_backends.conformance.checks.check import Check, Context, Finding, cont
 
 CHECKS: dict[str, Check] = {
     check.name: check
-    for module in (against_oracle, rigs, insensitivity, reordering, purity, repeating, evidence, refusals)
+    for module in (against_oracle, rigs, insensitivity, reordering, purity, repeating, evidence, refusals, probes)
     for check in module.CHECKS
 }
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
-from attn_backends.conformance.baseline import baseline, baseline_gradients, judged_dtype
+from attn_backends.conformance.baseline import judged_dtype
 from attn_backends.conformance.case import Case
 from attn_backends.conformance.case_request import needs_backward
 from attn_backends.conformance.checks.calling import Answer, Upstream, attend, attend_poisoned, gradients, upstream
@@ -16,32 +16,34 @@ from attn_backends.conformance.checks.comparing import first_wrong
 from attn_backends.conformance.clause_map import OF_BACKWARD, OF_FORWARD, backward_clauses, forward_clauses
 from attn_backends.conformance.inputs import Inputs, make_inputs
 from attn_backends.conformance.oracle import oracle, oracle_gradients
-from attn_backends.conformance.rounding_model import expected_errors
 from attn_backends.conformance.tolerance import Verdict, judge
+from attn_backends.conformance.yardstick import Yardstick, of_forward, of_gradients
 
 
 def forward(context: Context, case: Case) -> Finding:
     """out and lse of one forward, into poisoned memory."""
     inputs = make_inputs(case, context.device)
-    return judged_forward(case, inputs, attend_poisoned(context, inputs))
+    return judged_forward(context, case, inputs, attend_poisoned(context, inputs))
 
 
-def judged_forward(case: Case, inputs: Inputs, answer: Answer) -> Finding:
+def judged_forward(context: Context, case: Case, inputs: Inputs, answer: Answer) -> Finding:
     """What the tolerance says of an answer."""
-    return first_wrong(_forward_findings(case, inputs, answer))
+    return first_wrong(_forward_findings(context, case, inputs, answer))
 
 
-def _forward_findings(case: Case, inputs: Inputs, answer: Answer) -> Iterator[Finding]:
+def _forward_findings(context: Context, case: Case, inputs: Inputs, answer: Answer) -> Iterator[Finding]:
     yield _as_promised(case, inputs, answer)
     exact = oracle(inputs.q, inputs.k, inputs.v, **inputs.given)
-    rough = baseline(inputs.q, inputs.k, inputs.v, **inputs.given)
-    sd = expected_errors(inputs.q, inputs.k, inputs.v, **inputs.given)["out"]
+    measure = of_forward(context.manifest.numerics, inputs.operands, inputs.given, exact)
     dtype = judged_dtype(inputs.q, answer.out.dtype)
-    yield _finding(
-        "out", judge(answer.out, exact.out, rough.out, dtype, "out", value_rms=exact.value_rms, expected=sd)
+    verdict = judge(
+        answer.out, exact.out, measure.rough["out"], dtype, "out", value_rms=exact.value_rms,
+        expected=measure.expected["out"],
     )  # fmt: skip
+    yield _finding("out", verdict)
     if answer.lse is not None:
-        yield _finding("lse", judge(answer.lse, exact.lse, None, torch.float32, "lse"))
+        rough, expected = measure.rough.get("lse"), measure.expected.get("lse")
+        yield _finding("lse", judge(answer.lse, exact.lse, rough, torch.float32, "lse", expected=expected))
 
 
 def _as_promised(case: Case, inputs: Inputs, answer: Answer) -> Finding:
@@ -77,40 +79,50 @@ def backward(context: Context, case: Case) -> Finding:
     inputs = make_inputs(case, context.device)
     answer = attend(context, inputs)
     return first_wrong(
-        [judged_forward(case, inputs, answer), judged_gradients(inputs, answer, upstream(case, answer))]
+        [judged_forward(context, case, inputs, answer), judged_backward(context, inputs, answer, upstream(case, answer))]
     )  # fmt: skip
 
 
-def judged_gradients(inputs: Inputs, answer: Answer, d: Upstream) -> Finding:
-    """What the tolerance says of the gradients for these upstream ones."""
-    got = gradients(inputs, answer, d)
+def judged(context: Context, case: Case, inputs: Inputs, parts: Mapping[str, torch.Tensor]) -> Finding:
+    """What the tolerance says of the parts of one call: out, lse and d_q, ... (`calling.everything`)."""
+    answer = Answer(out=parts["out"], lse=parts.get("lse"))
+    found = {name.removeprefix("d_"): part for name, part in parts.items() if name.startswith("d_")}
+    findings = [judged_forward(context, case, inputs, answer)]
+    if found:
+        findings.append(judged_gradients(context, inputs, answer, upstream(case, answer), found))
+    return first_wrong(findings)
+
+
+def judged_backward(context: Context, inputs: Inputs, answer: Answer, d: Upstream) -> Finding:
+    """What the tolerance says of the gradients that the answer gives for these upstream ones."""
+    return judged_gradients(context, inputs, answer, d, gradients(inputs, answer, d))
+
+
+def judged_gradients(
+    context: Context, inputs: Inputs, answer: Answer, d: Upstream, got: Mapping[str, torch.Tensor]
+) -> Finding:
+    """What the tolerance says of gradients, by their names."""
     d_out = torch.zeros_like(answer.out) if d.out is None else d.out
     arguments: dict[str, Any] = inputs.given
-    tensors = (inputs.q, inputs.k, inputs.v)
-    exact = oracle_gradients(*tensors, d_out, d.lse, **arguments)
-    rough = baseline_gradients(*tensors, d_out, d.lse, **arguments)
-    sd = expected_errors(*tensors, d_out, d.lse, **arguments)
+    exact = oracle_gradients(*inputs.operands, d_out, d.lse, **arguments)
+    measure = of_gradients(context.manifest.numerics, inputs.operands, (d_out, d.lse), arguments, exact)
     dtype = judged_dtype(inputs.q, answer.out.dtype)
-    return first_wrong(_gradient_findings(got, exact, rough, sd, dtype))
+    return first_wrong(_gradient_findings(got, exact, measure, dtype))
 
 
 def _gradient_findings(
-    got: dict[str, torch.Tensor],
-    exact: dict[str, torch.Tensor],
-    rough: dict[str, torch.Tensor],
-    sd: dict[str, torch.Tensor],
-    dtype: torch.dtype,
+    got: Mapping[str, torch.Tensor], exact: dict[str, torch.Tensor], measure: Yardstick, dtype: torch.dtype
 ) -> Iterator[Finding]:
     for name, gradient in got.items():
-        verdict = judge(gradient, exact[name], rough[name], dtype, "grad", expected=sd.get(name))
-        yield _finding(f"d_{name}", verdict)
+        expected = measure.expected.get(name)
+        yield _finding(f"d_{name}", judge(gradient, exact[name], measure.rough[name], dtype, "grad", expected=expected))
 
 
 def lse_alone(context: Context, case: Case) -> Finding:
     """Gradients through the LSE, with none for the output."""
     inputs = make_inputs(case, context.device)
     answer = attend(context, inputs)
-    return judged_gradients(inputs, answer, Upstream(out=None, lse=upstream(case, answer).lse))
+    return judged_backward(context, inputs, answer, Upstream(out=None, lse=upstream(case, answer).lse))
 
 
 def spread_gradients(context: Context, case: Case) -> Finding:
@@ -124,8 +136,8 @@ def spread_gradients(context: Context, case: Case) -> Finding:
     again = attend(context, inputs)
     return first_wrong(
         [
-            judged_gradients(inputs, answer, Upstream(out=ones, lse=d.lse)),
-            judged_gradients(inputs, again, Upstream(out=turned, lse=d.lse)),
+            judged_backward(context, inputs, answer, Upstream(out=ones, lse=d.lse)),
+            judged_backward(context, inputs, again, Upstream(out=turned, lse=d.lse)),
         ]
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +11,15 @@ import torch
 
 import attn_backends
 from attn_backends.conformance.case import Case
+from attn_backends.conformance.case_request import needs_backward
 from attn_backends.conformance.checks.check import Context
 from attn_backends.conformance.drawing import generator
 from attn_backends.conformance.inputs import Inputs
-from attn_backends.host.arguments import arguments
+from attn_backends.host.arguments import Arguments, arguments
 from attn_backends.host.dispatch import find_bound
+from attn_backends.host.launch import Bound, bind_call
+from attn_backends.host.reading import read_request
+from attn_backends.registry.registry import default_registry
 
 
 class NoEvidenceError(AssertionError):
@@ -35,19 +40,22 @@ class Answer:
 
 def attend(context: Context, inputs: Inputs, **changes: Any) -> Answer:
     """`attention` on the inputs, forced onto the backend under test. Raises what it raises, and NoEvidenceError."""
-    given = {**inputs.given, "backend": context.backend, "policy": context.policy(), **changes}
     before = launches_of(context.backend)
-    result = attn_backends.attention(inputs.q, inputs.k, inputs.v, **given)
+    if context.probing:
+        bound, given = _past_the_selector(context, inputs, changes)
+        result: Any = bound(inputs.q, inputs.k, inputs.v, given)
+    else:
+        forced = {**inputs.given, "backend": context.backend, "policy": context.policy(), **changes}
+        result = attn_backends.attention(inputs.q, inputs.k, inputs.v, **forced)
     _must_have_run(context, inputs, before)
     return _answer(result)
 
 
 def attend_poisoned(context: Context, inputs: Inputs) -> Answer:
     """The forward alone, into memory that holds NaN on entry: whatever the kernel does not write is seen."""
-    given = arguments({**inputs.given, "backend": context.backend, "policy": context.policy()})
     before = launches_of(context.backend)
     with torch.no_grad():
-        bound = find_bound(inputs.q, inputs.k, inputs.v, given)
+        bound, given = _bound(context, inputs)
         call = bound.call(inputs.q, inputs.k, inputs.v, given)
         for tensor in (call.out, call.lse):
             if tensor is not None:
@@ -56,6 +64,24 @@ def attend_poisoned(context: Context, inputs: Inputs) -> Answer:
         answer = _answer(bound.result(call, given))
     _must_have_run(context, inputs, before)
     return answer
+
+
+def _bound(context: Context, inputs: Inputs) -> tuple[Bound, Arguments]:
+    if context.probing:
+        return _past_the_selector(context, inputs, {})
+    given = arguments({**inputs.given, "backend": context.backend, "policy": context.policy()})
+    return find_bound(inputs.q, inputs.k, inputs.v, given), given
+
+
+def _past_the_selector(context: Context, inputs: Inputs, changes: dict[str, Any]) -> tuple[Bound, Arguments]:
+    """A decision for the backend that nobody took, bound to its kernel."""
+    given = arguments({**inputs.given, **changes})
+    request, geometry = read_request(inputs.q, inputs.k, inputs.v, given)
+    policy = context.policy(only=frozenset({context.backend}))
+    decision = attn_backends.select(request, policy=policy, device=context.facts)
+    taken = dataclasses.replace(decision, backend=context.backend, stored_id=f"probe {decision.id}")
+    loaded = default_registry().load(context.backend)
+    return bind_call(taken, loaded, request, inputs.q, given, geometry), given
 
 
 def _answer(result: Any) -> Answer:
@@ -108,3 +134,12 @@ def gradients(inputs: Inputs, answer: Answer, d: Upstream) -> dict[str, torch.Te
         name: torch.zeros_like(leaf) if grad is None else grad  # type: ignore[redundant-expr]  # allow_unused gives None
         for (name, leaf), grad in zip(leaves.items(), found, strict=True)
     }
+
+
+def everything(context: Context, case: Case, inputs: Inputs) -> dict[str, torch.Tensor]:
+    """One call's out, lse and gradients (d_q, ...), copied out of whatever memory they came in."""
+    answer = attend(context, inputs)
+    found = answer.parts()
+    if needs_backward(case):
+        found |= {f"d_{name}": grad for name, grad in gradients(inputs, answer, upstream(case, answer)).items()}
+    return {name: tensor.detach().clone() for name, tensor in found.items()}

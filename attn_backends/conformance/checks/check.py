@@ -40,11 +40,15 @@ RIGHT = Finding(ok=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """The backend under test and where it runs; `facts` are the selector's view of `device`."""
+    """The backend under test and where it runs; `facts` are the selector's view of `device`.
+
+    probing: calls go past the selector, so that what the backend refuses runs all the same
+    """
 
     manifest: Manifest
     device: torch.device
     facts: Device
+    probing: bool = False
 
     @property
     def backend(self) -> str:

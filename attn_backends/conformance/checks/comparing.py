@@ -8,9 +8,9 @@ import torch
 
 from attn_backends.conformance.baseline import judged_dtype
 from attn_backends.conformance.checks.calling import Answer
-from attn_backends.conformance.checks.check import RIGHT, Finding
+from attn_backends.conformance.checks.check import RIGHT, Context, Finding
 from attn_backends.conformance.inputs import Inputs
-from attn_backends.conformance.rounding_model import expected_errors
+from attn_backends.conformance.yardstick import expected_of_forward
 
 ROUNDINGS = 16.0  # two results, each within 8 u rms(v) of the truth
 EXPECTED = 6.0  # two results, each within 3 standard deviations
@@ -45,22 +45,26 @@ def _first_difference(got: torch.Tensor, want: torch.Tensor) -> str:
     return f"{int(differ.sum())} of {differ.numel()} differ, first at {at}: {float(a[at]):.6g} instead of {float(b[at]):.6g}"
 
 
-def near(got: Answer, want: Answer, inputs: Inputs, what: str, value_rms: float) -> Finding:
+def near(
+    context: Context, got: Answer, want: Answer, inputs: Inputs, what: str, value_rms: float, slack: float = 0.0
+) -> Finding:
     """Both right to within the tolerance's absolute bound, hence within twice that of each other.
 
-    That bound has a part for scores so large that rounding them moves the weights (`expected_errors`).
+    That bound has a part for the errors to expect of the backend's numerics: scores so large that rounding them moves
+    the weights, or a quantiser. `slack`: what the comparison itself may cost, as an rms over a row.
     """
     u = torch.finfo(judged_dtype(inputs.q, want.out.dtype)).eps / 2
     error = (got.out.detach().to(torch.float64) - want.out.detach().to(torch.float64)).square().mean(dim=-1).sqrt()
-    ill = EXPECTED * _largest(expected_errors(inputs.q, inputs.k, inputs.v, **inputs.given)["out"])
-    allowed = ill + ROUNDINGS * u * max(value_rms, _largest(want.out.detach().to(torch.float64).abs()))
+    expected = expected_of_forward(context.manifest.numerics, inputs.operands, inputs.given)
+    size = max(value_rms, _largest(want.out.detach().to(torch.float64).abs()))
+    allowed = EXPECTED * _largest(expected["out"]) + ROUNDINGS * u * size + slack
     worst = float(error.max()) if error.numel() else 0.0
     ratios = {"near": worst / allowed if allowed else float(worst > 0)}
     if not worst <= allowed:
         return Finding(
             ok=False, message=f"out depends on {what}: rms {worst:.3g}, {allowed:.3g} allowed", ratios=ratios
         )
-    if want.lse is not None and got.lse is not None and not _lse_near(got.lse, want.lse):
+    if want.lse is not None and got.lse is not None and not _lse_near(got.lse, want.lse, expected.get("lse")):
         return Finding(ok=False, message=f"lse depends on {what}", ratios=ratios)
     return Finding(ok=True, ratios=ratios)
 
@@ -69,8 +73,9 @@ def _largest(values: torch.Tensor) -> float:
     return float(values.max()) if values.numel() else 0.0
 
 
-def _lse_near(got: torch.Tensor, want: torch.Tensor) -> bool:
-    same = (got == want) | ((got - want).abs() <= LSE + LSE * want.abs())
+def _lse_near(got: torch.Tensor, want: torch.Tensor, expected: torch.Tensor | None) -> bool:
+    more = 0.0 if expected is None else EXPECTED * _largest(expected)
+    same = (got == want) | ((got - want).abs() <= LSE + LSE * want.abs() + more)
     return bool(same.all())
 
 

@@ -79,7 +79,7 @@ def strided(context: Context, case: Case) -> Finding:
     plain = make_inputs(case.replace(memory="contiguous"), context.device)
     got, want = attend(context, inputs), attend(context, plain)
     size = float(want.out.detach().to(torch.float64).square().mean().sqrt()) if want.out.numel() else 0.0
-    return near(got, want, inputs, "strides", size)
+    return near(context, got, want, inputs, "strides", size)
 
 
 CHECKS = (

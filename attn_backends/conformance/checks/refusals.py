@@ -1,35 +1,23 @@
-"""Undeclared requests: refused by the selector and by `attention()`, under the right codes and no others.
-
-And the probe: the loaded kernel run on an undeclared request all the same, past the selector. Right means that the
-backend declares too little; wrong or raising is what its refusal is for.
-"""
+"""Undeclared requests: refused by the selector and by `attention()`, under the right codes and no others."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
-
-import torch
 
 import attn_backends
 from attn_backends.capability import DEVICE_KINDS, GRAPH_LEVELS, TABLE
 from attn_backends.conformance.case import Case
-from attn_backends.conformance.case_request import needs_backward, request_of
-from attn_backends.conformance.checks.against_oracle import judged_forward, judged_gradients
-from attn_backends.conformance.checks.calling import Answer, attend, upstream
+from attn_backends.conformance.case_request import request_of
+from attn_backends.conformance.checks.against_oracle import judged_forward
+from attn_backends.conformance.checks.calling import attend
 from attn_backends.conformance.checks.check import Check, Context, Finding
-from attn_backends.conformance.checks.comparing import first_wrong
-from attn_backends.conformance.flips import NOT_PROBED, ON_REQUEST, small_enough
+from attn_backends.conformance.flips import ON_REQUEST, small_enough
 from attn_backends.conformance.inputs import make_inputs
 from attn_backends.conformance.outcome import Outcome
 from attn_backends.conformance.standing import standing
 from attn_backends.device import Device
-from attn_backends.errors import AttnBackendsError, UnfitBackendError
-from attn_backends.host.arguments import arguments
-from attn_backends.host.launch import bind_call
-from attn_backends.host.reading import read_request
-from attn_backends.registry.registry import default_registry
+from attn_backends.errors import UnfitBackendError
 from attn_backends.request import Request
 
 ACCEPTED = "accepted what is not declared"
@@ -97,7 +85,7 @@ def _accepted(context: Context, case: Case) -> Finding:
         return Finding(ok=False, message=ACCEPTED)
     inputs = make_inputs(case, context.device)
     try:
-        finding = judged_forward(case, inputs, attend(context, inputs))
+        finding = judged_forward(context, case, inputs, attend(context, inputs))
     except Exception as error:  # noqa: BLE001  # whatever a kernel says to what it never promised
         return Finding(ok=False, message=f"{ACCEPTED}, then raised {type(error).__name__}: {error}")
     if finding.ok:
@@ -115,47 +103,6 @@ def _refuses_the_call(context: Context, case: Case, codes: tuple[str, ...]) -> F
     return _accepted(context, case)
 
 
-def probe(context: Context, case: Case) -> Finding:
-    """Run the kernel on what it does not declare. Ok means right, hence declared too little."""
-    try:
-        return _probed(context, case)
-    except AttnBackendsError as error:
-        return Finding(ok=False, message=f"{type(error).__name__}: {error}".splitlines()[0])
-    except Exception as error:  # noqa: BLE001  # whatever a kernel says to what it never promised
-        return Finding(ok=False, message=f"raises {type(error).__name__}: {error}".splitlines()[0])
-
-
-def _probed(context: Context, case: Case) -> Finding:
-    inputs = make_inputs(case, context.device)
-    bound, given = _bound(context, inputs)
-    call = bound.call(inputs.q, inputs.k, inputs.v, given)
-    if needs_backward(case):
-        result = bound(inputs.q, inputs.k, inputs.v, given)
-    else:
-        for tensor in (call.out, call.lse):
-            if tensor is not None:
-                tensor.fill_(torch.nan)
-        bound.run(call)
-        result = bound.result(call, given)
-    out, lse = result if isinstance(result, tuple) else (result, None)
-    answer = Answer(out=out, lse=lse)
-    findings = [judged_forward(case, inputs, answer)]
-    if needs_backward(case):
-        findings.append(judged_gradients(inputs, answer, upstream(case, answer)))
-    return first_wrong(findings)
-
-
-def _bound(context: Context, inputs: Any) -> tuple[Any, Any]:
-    """A decision for the backend that nobody took, bound to its kernel."""
-    given = arguments(inputs.given)
-    request, geometry = read_request(inputs.q, inputs.k, inputs.v, given)
-    policy = context.policy(only=frozenset({context.backend}))
-    decision = attn_backends.select(request, policy=policy, device=context.facts)
-    taken = dataclasses.replace(decision, backend=context.backend, stored_id=f"probe {decision.id}")
-    loaded = default_registry().load(context.backend)
-    return bind_call(taken, loaded, request, inputs.q, given, geometry), given
-
-
 def _refusal(axis: str) -> Callable[[Context, Case], Finding]:
     return lambda context, case: refused(context, case, axis)
 
@@ -166,10 +113,4 @@ CHECKS = (
               applies=lambda _case: True)
         for row in TABLE
     ),
-    *(
-        Check(name=f"probe-{row.axis}", kind="probe", run=probe, clauses=("DECLARE-2",), applies=small_enough, level="full")
-        for row in TABLE
-        if row.axis not in NOT_PROBED
-    ),
-    Check(name="probe-gap", kind="probe", run=probe, clauses=("DECLARE-3",), applies=small_enough),
 )  # fmt: skip

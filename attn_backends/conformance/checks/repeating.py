@@ -9,7 +9,7 @@ import torch
 import attn_backends
 from attn_backends.conformance.case import Case
 from attn_backends.conformance.case_request import needs_backward
-from attn_backends.conformance.checks.calling import Answer, attend, gradients, upstream
+from attn_backends.conformance.checks.calling import Answer, attend, everything, gradients, upstream
 from attn_backends.conformance.checks.check import Check, Context, Finding
 from attn_backends.conformance.checks.comparing import bit_equal, first_wrong, near
 from attn_backends.conformance.checks.reordering import reordered
@@ -27,21 +27,13 @@ SLOT = 41
 def deterministic(context: Context, case: Case) -> Finding:
     """Output, LSE and gradients, again and after other work."""
     inputs = make_inputs(case, context.device)
-    first = _everything(context, case, inputs)
+    first = everything(context, case, inputs)
     other = make_inputs(case.replace(seed=case.seed + 1), context.device)
     findings = []
     for _ in range(TIMES - 1):
-        _everything(context, case, other)
-        findings.append(bit_equal(_everything(context, case, inputs), first, "the time of the call"))
+        everything(context, case, other)
+        findings.append(bit_equal(everything(context, case, inputs), first, "the time of the call"))
     return first_wrong(findings)
-
-
-def _everything(context: Context, case: Case, inputs: Inputs) -> dict[str, torch.Tensor]:
-    answer = attend(context, inputs)
-    found = answer.parts()
-    if needs_backward(case):
-        found |= {f"d_{name}": grad for name, grad in gradients(inputs, answer, upstream(case, answer)).items()}
-    return {name: tensor.detach().clone() for name, tensor in found.items()}
 
 
 def batch_invariant(context: Context, case: Case) -> Finding:
@@ -85,9 +77,9 @@ def compiled(context: Context, case: Case) -> Finding:
         got = Answer(out=out[0], lse=out[1]) if isinstance(out, tuple) else Answer(out=out, lse=None)
         want = attend(context, inputs)
         size = float(want.out.detach().to(torch.float64).square().mean().sqrt())
-        findings.append(near(got, want, inputs, "compilation", size))
+        findings.append(near(context, got, want, inputs, "compilation", size))
         if needs_backward(one):
-            findings.append(_same_gradients(one, inputs, got, want))
+            findings.append(_same_gradients(context, one, inputs, got, want))
     torch.compiler.reset()
     return first_wrong(findings)
 
@@ -96,14 +88,14 @@ def _call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, given: dict[str, An
     return attn_backends.attention(q, k, v, **given)
 
 
-def _same_gradients(case: Case, inputs: Inputs, got: Answer, want: Answer) -> Finding:
+def _same_gradients(context: Context, case: Case, inputs: Inputs, got: Answer, want: Answer) -> Finding:
     d = upstream(case, want)
     first, second = gradients(inputs, want, d), gradients(inputs, got, d)
     findings = []
     for name, grad in first.items():
         size = float(grad.to(torch.float64).abs().max()) if grad.numel() else 0.0
         pair = Answer(out=second[name], lse=None), Answer(out=grad, lse=None)
-        findings.append(near(*pair, inputs, f"compilation (gradient of {name})", size))
+        findings.append(near(context, *pair, inputs, f"compilation (gradient of {name})", size))
     return first_wrong(findings)
 
 
@@ -128,7 +120,7 @@ def captured(context: Context, case: Case) -> Finding:
     graph.replay()
     torch.cuda.synchronize(context.device)
     size = float(want.out.to(torch.float64).square().mean().sqrt())
-    return near(answer, want, inputs, "capture", size)
+    return near(context, answer, want, inputs, "capture", size)
 
 
 def _captures(case: Case) -> bool:

@@ -59,3 +59,8 @@ def logical_lse(lse: torch.Tensor, logical: Logical) -> torch.Tensor:
     if logical.case.layout == "thd":
         return logical_out(held.transpose(0, 1).unsqueeze(-1), logical).squeeze(-1)
     return held.transpose(1, 2)
+
+
+def size_of(logical: Logical) -> float:
+    """rms of the values, seen or not."""
+    return float(logical.v.square().mean().sqrt()) if logical.v.numel() else 0.0

@@ -14,7 +14,7 @@ from attn_backends.capability import TABLE
 from attn_backends.conformance.field_cases.outcome import Difference
 from attn_backends.conformance.field_cases.reading import Case, laid_over
 from attn_backends.reason import frozen
-from attn_backends.registry.certificates import certificate_of
+from attn_backends.registry.certificates import architecture, certificate_of
 from attn_backends.registry.manifest import Manifest, read_manifest
 
 _ERRORS: dict[str, type[e.AttnBackendsError]] = {
@@ -64,10 +64,10 @@ def scene_of(case: Case) -> Scene:
         for raw in case.get("backends", ())
     ]
     packages = {requirement.name for manifest, _ in manifests for requirement in manifest.requires}
-    certificates = [certificate_of(manifest) for manifest, certified in manifests if certified]
-    return Scene(
-        registry=registry, device=_device(case), environment=Environment.current(packages, certificates)
-    )  # fmt: skip
+    device = _device(case)
+    arch = architecture(device.kind, device.arch)
+    certificates = [certificate_of(manifest, arch) for manifest, certified in manifests if certified]
+    return Scene(registry=registry, device=device, environment=Environment.current(packages, certificates))
 
 
 def _manifest(raw: Mapping[str, Any], default_box: Mapping[str, Any]) -> Manifest:

@@ -7,11 +7,10 @@ from collections import Counter
 
 from attn_backends.conformance.outcome import Outcome
 from attn_backends.conformance.record import RunRecord
-from attn_backends.conformance.report.verdict import conforms, errors
+from attn_backends.registry.certificates import architecture
 
 SHOWN = (Outcome.PASS, Outcome.REFUSED)  # always in the line; the others where there are any
-ELSEWHERE = "other hardware"
-_PLACE = re.compile(r"\b(?:sm_\d+[af]?|gfx\w+|cuda|rocm|mps|xpu)\b")
+_PLACE = re.compile(r"\b(?:sm_\d+[af]?|gfx\w+|cuda|rocm|cpu|mps|xpu)\b")
 
 
 def headline(record: RunRecord) -> str:
@@ -21,8 +20,10 @@ def headline(record: RunRecord) -> str:
 
 
 def verdict_words(record: RunRecord) -> str:
-    """`CONFORMS spec 1.0 full`; a partial run never says so, whatever became of it."""
-    good = conforms(record)
+    """`CONFORMS spec 1.0 full`; a partial run never says so, whatever became of it, nor does one in which nothing ran."""
+    good = record.conforms
+    if all(one.outcome is Outcome.NOT_RUN for one in record.results):
+        return f"NOTHING RAN of spec {record.spec} {record.level}"
     if record.only is not None:
         word = "PARTIAL RUN PASSED," if good else "PARTIAL RUN FAILED,"
     else:
@@ -44,36 +45,21 @@ def device_name(record: RunRecord) -> str:
 
 
 def device_arch(record: RunRecord) -> str:
-    """`sm_90`, `gfx942` as 9.4, or the kind where there is no architecture."""
-    kind, arch = str(record.device.get("kind", "cpu")), record.device.get("arch")
-    if not arch:
-        return kind
-    return f"sm_{arch[0]}{arch[1]}" if kind == "cuda" else f"{kind} {arch[0]}.{arch[1]}"
+    """`sm_90`, `gfx942`, or the kind where there is no architecture; what a certificate is for."""
+    arch = record.device.get("arch")
+    return architecture(str(record.device.get("kind", "cpu")), (arch[0], arch[1]) if arch else None)
 
 
 def elsewhere(message: str) -> tuple[str, ...]:
     """The architectures or kinds of device that the reason of a NOT_RUN names; none if it is about something else."""
-    found = tuple(dict.fromkeys(_PLACE.findall(message)))
-    return found or ((ELSEWHERE,) if message.startswith(ELSEWHERE) else ())
+    return tuple(dict.fromkeys(_PLACE.findall(message)))
 
 
 def not_run_places(record: RunRecord) -> dict[str, int]:
     """How many items wait for which device."""
-    found: Counter[str] = Counter()
-    for result in record.results:
-        if result.outcome is Outcome.NOT_RUN:
-            found.update(elsewhere(result.message) or ("other reasons",))
-    if ELSEWHERE in found:
-        found[_named_in_notes(record)] += found.pop(ELSEWHERE)
+    waiting = (one.message for one in record.results if one.outcome is Outcome.NOT_RUN)
+    found = Counter(" or ".join(elsewhere(message)) or "other reasons" for message in waiting)
     return dict(found.most_common())
-
-
-def _named_in_notes(record: RunRecord) -> str:
-    """The architectures that the notes of a plan name for the boxes that did not run."""
-    said = " ".join(note for note in record.notes if "not run here" in note)
-    places = elsewhere(said)
-    exact = [place for place in places if place.startswith(("sm_", "gfx"))]
-    return " ".join(exact or places) or ELSEWHERE
 
 
 def volume_line(record: RunRecord) -> str:
@@ -88,7 +74,7 @@ def _counts(record: RunRecord) -> str:
     parts += [f"{counts[one]} {one.lower()}" for one in SHOWN]
     gaps = len(record.gaps)
     parts.append(f"{gaps} gap{'s' if gaps != 1 else ''}")
-    if wrong := len(errors(record)):
+    if wrong := len(record.errors):
         parts.append(f"{wrong} error{'s' if wrong != 1 else ''} in notes")
     places = not_run_places(record)
     parts.append(f"{counts[Outcome.NOT_RUN]} not run" + (f" ({', '.join(places)})" if places else ""))

@@ -18,6 +18,7 @@ from attn_backends.conformance.record import RunRecord
 from attn_backends.conformance.report.axes import READERS, axes
 from attn_backends.conformance.report.clauses import clause_rows
 from attn_backends.conformance.report.headline import (
+    device_arch,
     device_name,
     environment_words,
     headline,
@@ -27,9 +28,9 @@ from attn_backends.conformance.report.headline import (
 )
 from attn_backends.conformance.report.picture import picture
 from attn_backends.conformance.report.plain import clean, first_line
-from attn_backends.conformance.report.ratios import ratio_rows
+from attn_backends.conformance.report.ratios import measured, ratio_rows, ratio_text
 from attn_backends.conformance.report.replay import replay_command
-from attn_backends.conformance.report.verdict import conforms, errors, message_of, remarks, worst_first
+from attn_backends.conformance.report.verdict import message_of, worst_first
 from attn_backends.errors import AttnBackendsError
 
 MOST = 4000  # items listed, the worst first; counts and matrix always cover all
@@ -56,7 +57,7 @@ class Line:
     result: Result
     state: str
     message: str
-    largest: float | None
+    ratio: str
     search: str
 
 
@@ -65,9 +66,9 @@ def render_html(record: RunRecord) -> str:
     template = _template()
     shown = worst_first(record.results)[:MOST]
     page: str = template.render(
-        record=record, headline=headline(record), verdict=verdict_words(record), good=conforms(record),
+        record=record, headline=headline(record), verdict=verdict_words(record), good=record.conforms,
         strength=strength(record), facts=_facts(record), tiles=_tiles(record),
-        errors=errors(record), remarks=remarks(record),
+        errors=record.errors, remarks=record.remarks,
         bars=_bars(record), places=not_run_places(record), picture=picture(axes(record)), clauses=clause_rows(record),
         ratios=ratio_rows(record), volume=record.volume,
         gaps=record.gaps,
@@ -102,6 +103,7 @@ def _template() -> Any:
         loader=jinja2.DictLoader(sources), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
         lstrip_blocks=True, finalize=_printable,
     )  # fmt: skip
+    environment.filters["ratio"] = ratio_text
     return environment.get_template("page.html")
 
 
@@ -112,17 +114,12 @@ def _printable(value: Any) -> Any:
 
 def _facts(record: RunRecord) -> list[tuple[str, str]]:
     facts = {
-        "device": device_name(record), "arch": _arch(record), "numerics": record.numerics, "suite": record.suite,
+        "device": device_name(record), "arch": device_arch(record) if record.device.get("arch") else "", "numerics": record.numerics, "suite": record.suite,
         "started": record.started[:19].replace("T", " "), "took": f"{record.seconds:,.1f} s",
         "filter": record.only or "", "digest": record.digest[:16],
         **environment_words(record),
     }  # fmt: skip
     return [(str(name), clean(str(value), 200)) for name, value in facts.items() if value]
-
-
-def _arch(record: RunRecord) -> str:
-    arch = record.device.get("arch")
-    return ".".join(map(str, arch)) if isinstance(arch, list | tuple) else str(arch or "")
 
 
 def _tiles(record: RunRecord) -> list[tuple[str, str, str]]:
@@ -131,9 +128,9 @@ def _tiles(record: RunRecord) -> list[tuple[str, str, str]]:
     bad = sum(count for outcome, count in counts.items() if outcome.bad)
     made = [
         (f"{bad:,}", "failed", "failed" if bad else ""), (f"{counts[Outcome.PASS]:,}", "passed", "pass"),
-        (f"{counts[Outcome.REFUSED]:,}", "refused, as they should be", ""),
+        (f"{counts[Outcome.REFUSED]:,}", "rightly refused", ""),
         (f"{counts[Outcome.UNDERCLAIM]:,}", "right but undeclared", "warn" if counts[Outcome.UNDERCLAIM] else ""),
-        (f"{counts[Outcome.NOT_RUN]:,}", "not run", ""), (f"{len(record.gaps):,}", "known gaps", ""),
+        (f"{counts[Outcome.NOT_RUN]:,}", "not run", ""), (f"{len(record.gaps):,}", "known gap" if len(record.gaps) == 1 else "known gaps", ""),
     ]  # fmt: skip
     if record.self_test is not None:
         test = record.self_test
@@ -161,7 +158,7 @@ def _line(result: Result) -> Line:
     )
     return Line(
         result=result, state=state_word(result.outcome), message=first_line(message_of(result), 200),
-        largest=max(result.ratios.values(), default=None), search=clean(" ".join(words)).lower(),
+        ratio=_largest(result), search=clean(" ".join(words)).lower(),
     )  # fmt: skip
 
 
@@ -179,9 +176,14 @@ def _axis_words(result: Result) -> Sequence[str]:
     ]
 
 
+def _largest(result: Result) -> str:
+    ratios = measured(result).values()
+    return ratio_text(max(ratios)) if ratios else ""
+
+
 def _detail(record: RunRecord, result: Result) -> dict[str, Any]:
     """What the page shows when a row is opened."""
     made: dict[str, Any] = {"message": clean(message_of(result)), "seconds": f"{result.seconds:.3f} s"}
-    if result.ratios:
-        made["ratios"] = [[clean(rule), f"{ratio:.4g}"] for rule, ratio in result.ratios.items()]
+    if ratios := measured(result):
+        made["ratios"] = [[clean(rule), ratio_text(ratio)] for rule, ratio in ratios.items()]
     return {**made, "replay": replay_command(record, result.id)}

@@ -9,7 +9,6 @@ from typing import Any
 
 from attn_backends.conformance.record import RunRecord
 from attn_backends.conformance.report.headline import headline
-from attn_backends.conformance.report.verdict import conforms
 from attn_backends.errors import AttnBackendsError
 
 
@@ -21,7 +20,7 @@ def report_json(record: RunRecord) -> dict[str, Any]:
     """The record as plain values, with its headline; finite numbers only, as JSON has no others."""
     data = record.to_json()
     made: dict[str, Any] = _finite({"schema": data.pop("schema"), "headline": headline(record), **data})
-    return {**made, "conforms": conforms(record)}
+    return made
 
 
 def render_json(record: RunRecord) -> str:

@@ -12,7 +12,7 @@ from attn_backends.conformance.record import RunRecord
 from attn_backends.conformance.report.headline import headline, volume_line
 from attn_backends.conformance.report.plain import clean, first_line
 from attn_backends.conformance.report.replay import replay_command
-from attn_backends.conformance.report.verdict import errors, worst_first
+from attn_backends.conformance.report.verdict import worst_first
 
 BROKEN = (Outcome.CRASH, Outcome.TIMEOUT)
 
@@ -20,7 +20,7 @@ BROKEN = (Outcome.CRASH, Outcome.TIMEOUT)
 def render_junit(record: RunRecord) -> str:
     """The document as text."""
     counts = record.counts()
-    notes = errors(record)
+    notes = record.errors
     broken = sum(counts[outcome] for outcome in BROKEN)
     failed = sum(count for outcome, count in counts.items() if outcome.bad) - broken
     suite = ET.Element(

@@ -8,11 +8,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from attn_backends.conformance.outcome import Outcome, Result
 from attn_backends.conformance.record import RunRecord
 from attn_backends.conformance.report.clauses import clause_rows
-from attn_backends.conformance.report.headline import environment_words, headline, not_run_places, verdict_words
+from attn_backends.conformance.report.headline import (
+    device_arch,
+    device_name,
+    environment_words,
+    headline,
+    not_run_places,
+    verdict_words,
+)
 from attn_backends.conformance.report.plain import clean, first_line
-from attn_backends.conformance.report.ratios import ratio_rows
+from attn_backends.conformance.report.ratios import ratio_rows, ratio_text
 from attn_backends.conformance.report.replay import replay_command
-from attn_backends.conformance.report.verdict import errors, failing, message_of, remarks, warnings
+from attn_backends.conformance.report.verdict import failing, message_of, warnings
 
 MOST = 50  # failing items written out; the counts are always of all
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&])")
@@ -37,8 +44,8 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _parts(record: RunRecord) -> Iterator[str]:
     yield _SPECIAL_IN_LINE.sub(r"\\\1", " ".join(clean(headline(record)).split()))
-    if errors(record):
-        yield "## Errors\n\n" + "\n".join(f"- {escaped(note)}" for note in errors(record))
+    if record.errors:
+        yield "## Errors\n\n" + "\n".join(f"- {escaped(note)}" for note in record.errors)
     yield _failing(record)
     yield _outcomes(record)
     yield _volume(record)
@@ -46,8 +53,8 @@ def _parts(record: RunRecord) -> Iterator[str]:
     yield _ratios(record)
     yield _warnings(record)
     yield _gaps(record)
-    if remarks(record):
-        yield "## Notes\n\n" + "\n".join(f"- {escaped(note)}" for note in remarks(record))
+    if record.remarks:
+        yield "## Notes\n\n" + "\n".join(f"- {escaped(note)}" for note in record.remarks)
     yield _facts(record)
 
 
@@ -100,7 +107,7 @@ def _clauses(record: RunRecord) -> str:
 
 def _ratios(record: RunRecord) -> str:
     rows = [
-        (escaped(row.rule), f"{row.count:,}", f"{row.median:.3f}", f"{row.largest:.3f}", escaped(row.item))
+        (escaped(row.rule), f"{row.count:,}", ratio_text(row.median), ratio_text(row.largest), escaped(row.item))
         for row in ratio_rows(record)
     ]
     if not rows:
@@ -131,7 +138,7 @@ def _facts(record: RunRecord) -> str:
     facts = {
         "verdict": verdict_words(record), "started": record.started, "seconds": f"{record.seconds:.1f}",
         "suite": record.suite, "numerics": record.numerics, "digest of manifest and sources": record.digest,
-        **{f"device {name}": str(value) for name, value in record.device.items()},
+        "device": device_name(record), "architecture": device_arch(record),
         **environment_words(record),
     }  # fmt: skip
     rows = [(escaped(name), escaped(value)) for name, value in facts.items() if value]

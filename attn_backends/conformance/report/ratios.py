@@ -5,7 +5,10 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
+from attn_backends.conformance.outcome import Outcome, Result
 from attn_backends.conformance.record import RunRecord
+
+_ENDLESS = 1e300  # JSON has no infinity; this much over nothing is one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,15 +26,27 @@ def ratio_rows(record: RunRecord) -> list[RatioRow]:
     """Every rule that was measured, the nearest to its bound first."""
     found: dict[str, list[tuple[float, str]]] = {}
     for result in record.results:
-        for rule, ratio in result.ratios.items():
+        for rule, ratio in measured(result).items():
             found.setdefault(rule, []).append((ratio, result.id))
-    rows = [_row(rule, measured) for rule, measured in found.items()]
+    rows = [_row(rule, pairs) for rule, pairs in found.items()]
     return sorted(rows, key=lambda row: (-row.largest, row.rule))
 
 
-def _row(rule: str, measured: list[tuple[float, str]]) -> RatioRow:
-    largest, item = max(measured)
+def measured(result: Result) -> dict[str, float]:
+    """The ratios that speak of the backend: a REFUSED one ran past the selector and was wrong, as it may be."""
+    return {} if result.outcome is Outcome.REFUSED else result.ratios
+
+
+def ratio_text(ratio: float) -> str:
+    """`0.213`, `4.7e+07`, `inf`."""
+    if ratio >= _ENDLESS:
+        return "inf"
+    return f"{ratio:.3f}" if ratio < 1000 else f"{ratio:.1e}"
+
+
+def _row(rule: str, found: list[tuple[float, str]]) -> RatioRow:
+    largest, item = max(found)
     return RatioRow(
-        rule=rule, count=len(measured), median=statistics.median(ratio for ratio, _ in measured), largest=largest,
+        rule=rule, count=len(found), median=statistics.median(ratio for ratio, _ in found), largest=largest,
         item=item,
     )  # fmt: skip

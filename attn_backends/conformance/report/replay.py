@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from attn_backends.conformance.devices import torch_word
 from attn_backends.conformance.item import parse_item
 from attn_backends.conformance.record import RunRecord
 
@@ -19,7 +20,7 @@ def replay(backend: str, item: str, *, level: str, kind: str) -> str:
     if _is_item(item):
         words += ["--only", item]
     if kind != "cpu":
-        words += ["--device", kind]
+        words += ["--device", torch_word(kind)]
     return shlex.join(words)
 
 

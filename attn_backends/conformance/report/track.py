@@ -8,7 +8,7 @@ from typing import Any
 
 from attn_backends.conformance.outcome import Outcome, Result
 from attn_backends.conformance.record import RunRecord
-from attn_backends.conformance.report.verdict import errors
+from attn_backends.conformance.report.ratios import measured, ratio_text
 
 WORSE = 1.5  # a measured ratio that grew by more than this factor is reported
 FLOOR = 0.05  # ... unless it is still below this share of what is allowed: noise of nearly exact results
@@ -40,8 +40,14 @@ def track(old: RunRecord, new: RunRecord) -> list[Change]:
     return sorted(found, key=lambda change: (KINDS.index(change.kind), not change.worse))
 
 
+def _by_id(record: RunRecord) -> dict[str, Result]:
+    """Each item's result. An item that ran here and waits for other hardware too, under another box, counts as run."""
+    waiting_first = sorted(record.results, key=lambda one: one.outcome is not Outcome.NOT_RUN)
+    return {one.id: one for one in waiting_first}
+
+
 def _results(old: RunRecord, new: RunRecord) -> Iterator[Change]:
-    before, now = {one.id: one for one in old.results}, {one.id: one for one in new.results}
+    before, now = _by_id(old), _by_id(new)
     for name, result in before.items():
         if name not in now and new.only is None:
             yield Change(
@@ -61,10 +67,12 @@ def _results(old: RunRecord, new: RunRecord) -> Iterator[Change]:
 
 
 def _ratios(old: Result, new: Result) -> Iterator[Change]:
-    for rule, ratio in new.ratios.items():
+    for rule, ratio in measured(new).items():
         earlier = old.ratios.get(rule)
         if earlier is not None and ratio > max(WORSE * earlier, FLOOR):
-            yield Change(kind="ratio", subject=f"{new.id} {rule}", old=f"{earlier:.3f}", new=f"{ratio:.3f}", worse=True)
+            yield Change(
+                kind="ratio", subject=f"{new.id} {rule}", old=ratio_text(earlier), new=ratio_text(ratio), worse=True
+            )
 
 
 def _rank(outcome: Outcome) -> int:
@@ -80,7 +88,7 @@ def _volume(old: RunRecord, new: RunRecord) -> Iterator[Change]:
 
 
 def _notes(old: RunRecord, new: RunRecord) -> Iterator[Change]:
-    before, now = errors(old), errors(new)
+    before, now = old.errors, new.errors
     yield from (
         Change(kind="note", subject=note, old="-", new="error", worse=True) for note in now if note not in before
     )

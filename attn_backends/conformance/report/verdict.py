@@ -1,8 +1,4 @@
-"""Whether a run is good, in one place: outcomes and notes. Every report, exit code and certificate asks here.
-
-A note that starts with `error:` fails the run as a bad outcome does: a gap that passes, matches nothing or has expired,
-a declared feature that no case exercised.
-"""
+"""What a reader of a run sees first: the worst results, and those that are right and undeclared."""
 
 from __future__ import annotations
 
@@ -10,23 +6,6 @@ from collections.abc import Iterable
 
 from attn_backends.conformance.outcome import Outcome, Result
 from attn_backends.conformance.record import RunRecord
-
-ERROR = "error: "
-
-
-def conforms(record: RunRecord) -> bool:
-    """Nothing failed, no note is an error, and something passed. Says nothing of what was left out of a partial run."""
-    return record.conforms and not errors(record)
-
-
-def errors(record: RunRecord) -> list[str]:
-    """The notes that fail the run, without their mark."""
-    return [note.removeprefix(ERROR) for note in record.notes if note.startswith(ERROR)]
-
-
-def remarks(record: RunRecord) -> list[str]:
-    """The other notes."""
-    return [note for note in record.notes if not note.startswith(ERROR)]
 
 
 def worst_first(results: Iterable[Result]) -> list[Result]:

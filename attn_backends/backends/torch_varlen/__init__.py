@@ -1,0 +1,1 @@
+"""torch's `varlen_attn`: its build of FlashAttention-2 for packed sequences, on CUDA."""

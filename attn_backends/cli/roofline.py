@@ -1,0 +1,82 @@
+"""`attn-backends roofline`: what bounds a call on a device, how fast it could be, how near each backend comes to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from attn_backends.cli.options import CONFIG, json_option
+from attn_backends.cli.question import QuestionCommand, question_options, question_params, read_question
+from attn_backends.cli.request_flags import fields_given
+from attn_backends.cli.screen import console, print_json
+from attn_backends.cli.shorthands import shorthand_fields
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command("roofline", cls=QuestionCommand, params=question_params())
+@question_options
+@click.option("--config", type=CONFIG, help="Every call of a model: a config.json, its folder, or a shipped name.")
+@click.option("--context", type=click.IntRange(min=1), help="With --config: tokens in all.")
+@click.option("--against", type=FILE, multiple=True, help="Judge the cost model by results files of `bench`.")
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    as_json: bool,
+    config: str | None,
+    context: int | None,
+    against: tuple[Path, ...],
+    **given: Any,
+) -> None:
+    """How fast a call could be on a device, and how near each backend is expected to come.
+
+    The floor is the largest of four times: matrix products, exponentials, bytes, one launch, each at the device's stated
+    peak. Predictions come from the shares of those peaks that backends declare. With --against, the cost model itself is
+    judged: predicted over measured per backend, how often its first choice was the fastest, and the shares that would fit.
+
+    \b
+    attn-backends roofline --device h200 --causal --seq 8192 --head-dim 64
+    attn-backends roofline --device h200 --config llama-3.1-8b --phase decode
+    attn-backends roofline --against benchmarks/results/h200/prefill.json
+    """  # noqa: D301  # \b is how click is told not to fill a paragraph
+    if against:
+        _judge(against, as_json)
+        return
+    from attn_backends.cli.roofed import roofed_config, roofed_question
+
+    if config is not None:
+        fields = {**shorthand_fields(given), **fields_given(ctx)}
+        calls = roofed_config(config, given, fields, context)
+        assumed: dict[str, Any] = {}
+    else:
+        question = read_question(ctx)
+        calls, assumed = [roofed_question(question)], question.assumed
+    if as_json:
+        print_json({"schema": "attn.roofline/1", "calls": [call.to_json() for call in calls], "assumed": assumed})
+        return
+    from attn_backends.cli.roofline_view import roofline_view
+
+    screen = console()
+    for part in roofline_view(calls, assumed):
+        screen.print(part)
+
+
+def _judge(paths: tuple[Path, ...], as_json: bool) -> None:
+    """The cost model's error on results files."""
+    from attn_backends.bench.model_error import model_error
+    from attn_backends.bench.results import Results
+    from attn_backends.registry.registry import default_registry
+
+    error = model_error([Results.read(path) for path in paths], default_registry().snapshot())
+    if as_json:
+        print_json({"schema": "attn.model_error/1", "files": [path.name for path in paths], **error.to_json()})
+        return
+    from attn_backends.cli.roofline_view import error_view
+
+    screen = console()
+    for part in error_view(error):
+        screen.print(part)

@@ -1,0 +1,164 @@
+"""The roofline on the screen: what bounds a call, backends beside it; and the cost model's own error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attn_backends.cli.roofed import RoofedCall, Standing
+from attn_backends.cli.screen import BAD, CODE, GOOD, HEAD, NAME, QUIET, WARN, facts, table, text
+from attn_backends.reason import show
+from attn_backends.selector.log.phrase import device_phrase, printable, request_phrase
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+    from attn_backends.bench.model_error import ModelError
+    from attn_backends.selector.cost.floor import Floor
+
+UNKNOWN = "no matrix rate or memory bandwidth is known of this device: no floor, no predictions"
+WORDS = {"matrix": "matrix products", "exp": "exponentials", "memory": "bytes moved", "launch": "one launch a pass"}
+FREE = ("alignment", "kv_layout", "num_pages", "layout")  # fields that an overview leaves out
+STATUS = {"selected": GOOD, "outranked": "", "rejected": QUIET}
+
+
+def roofline_view(calls: Sequence[RoofedCall], assumed: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """One call in full, several as a table."""
+    if len(calls) == 1:
+        yield from _single(calls[0], assumed)
+    elif calls:
+        yield text(("device  ", HEAD), device_phrase(calls[0].decision.device.to_json()))
+        yield ""
+        yield _overview(calls)
+    else:
+        yield text(("no call in this phase", QUIET))
+
+
+def _single(call: RoofedCall, assumed: Mapping[str, Any]) -> Iterator[RenderableType]:
+    device = call.decision.device
+    lines: list[tuple[str, str | Text]] = [("call", printable(call.name))] if call.name else []
+    lines += [("request", request_phrase(call.request.to_json())), ("device", device_phrase(device.to_json()))]
+    if assumed:
+        lines.append(("assumed", ", ".join(f"{name} {show(value)}" for name, value in assumed.items())))
+    yield facts(lines)
+    yield ""
+    if call.floor is None:
+        yield text((UNKNOWN, WARN))
+    else:
+        yield _resources(call.floor)
+        yield text("floor  ", (f"{_ms(call.floor.seconds)} ms", NAME), f", bound by {WORDS[call.floor.bound]}")
+    yield ""
+    yield _backends(call)
+
+
+def _resources(floor: Floor) -> Table:
+    made = table("resource", "amount", "ms at the peak")
+    made.columns[1].justify = made.columns[2].justify = "right"
+    amounts = {
+        "matrix": f"{_scaled(floor.flops)}FLOP", "exp": f"{_scaled(floor.exponentials)}exp",
+        "memory": f"{_scaled(floor.bytes)}B", "launch": "",
+    }  # fmt: skip
+    for name, amount in amounts.items():
+        style = NAME if name == floor.bound else ""
+        made.add_row(text((WORDS[name], style)), amount, text((_ms(getattr(floor, name)), style)))
+    return made
+
+
+def _backends(call: RoofedCall) -> Table:
+    measured = any(one.candidate.measured_ms is not None for one in call.standings)
+    made = table("backend", "predicted ms", *(["measured ms"] if measured else []), "of floor", "bound", "rate", "")
+    made.columns[0].no_wrap = True
+    for column in made.columns[1:-2]:
+        column.justify = "right"
+    for one in call.standings:
+        name = text((one.candidate.name, STATUS.get(one.candidate.status, "")))
+        predicted = "" if one.prediction is None else _ms(one.prediction.seconds)
+        share = "" if one.fraction is None else f"{one.fraction:.0%}"
+        bound = "" if one.prediction is None else one.prediction.bound
+        seen = [] if not measured else ["" if one.candidate.measured_ms is None else f"{one.candidate.measured_ms:.4g}"]
+        made.add_row(name, predicted, *seen, share, bound, _rate(call, one), _why(one))
+    return made
+
+
+def _rate(call: RoofedCall, one: Standing) -> str:
+    """What the prediction means in the unit of what bounds the call."""
+    if one.prediction is None or call.floor is None:
+        return ""
+    if call.floor.bound == "memory":
+        return f"{call.floor.bytes / one.prediction.seconds / 1e9:.0f} GB/s"
+    return f"{call.floor.flops / one.prediction.seconds / 1e12:.3g} TFLOP/s"
+
+
+def _why(one: Standing) -> Text:
+    if one.candidate.status == "selected":
+        return text(("chosen", GOOD))
+    codes = list(dict.fromkeys(reason.code for reason in one.candidate.reasons if reason.code != "outranked"))
+    if codes:
+        return text((", ".join(codes[:3]), CODE), f" and {len(codes) - 3} more" if len(codes) > 3 else "")
+    return text(("" if one.prediction is not None else "declares no efficiency", QUIET))
+
+
+def _overview(calls: Sequence[RoofedCall]) -> Table:
+    made = table("call", "request", "floor ms", "bound", "backend", "predicted ms", "of floor")
+    for place in (2, 5, 6):
+        made.columns[place].justify = "right"
+    for call in calls:
+        chosen = call.chosen
+        prediction = None if chosen is None else chosen.prediction
+        made.add_row(
+            text((printable(call.name), NAME)), text((_short(call), QUIET)),
+            "?" if call.floor is None else _ms(call.floor.seconds), "" if call.floor is None else call.floor.bound,
+            text(("none", BAD) if chosen is None else (chosen.candidate.name, GOOD)),
+            "" if prediction is None else _ms(prediction.seconds),
+            "" if chosen is None or chosen.fraction is None else f"{chosen.fraction:.0%}",
+        )  # fmt: skip
+    return made
+
+
+def _short(call: RoofedCall) -> str:
+    """The request without what costs nothing."""
+    request = {name: value for name, value in call.request.to_json().items() if name not in FREE}
+    return request_phrase(request)
+
+
+def error_view(error: ModelError) -> Iterator[RenderableType]:
+    """How far the cost model is off, and what would be nearer."""
+    made = table("backend", "cells", "typical", "predicted/measured", "worst", "")
+    made.columns[0].no_wrap = True
+    for place in (1, 2, 3, 4):
+        made.columns[place].justify = "right"
+    for one in error.backends:
+        made.add_row(
+            one.backend, str(one.cells), f"x{one.typical:.2f}", f"{one.bias:.2f}", f"{one.worst:.2f}",
+            text((one.worst_cell, QUIET)),
+        )  # fmt: skip
+    yield made
+    yield ""
+    yield text(("efficiency that would fit", HEAD))
+    yield facts([(f"  {one.backend}", _shares(one.fitted)) for one in error.backends])
+    yield ""
+    if error.picks:
+        yield text(
+            ("first choice right  ", HEAD), f"{error.right} of {error.picks} cells ({error.right / error.picks:.0%}); ",
+            f"its time over the best time {error.regret:.3f} (geometric mean)",
+        )  # fmt: skip
+    if error.unknown:
+        yield text((f"not judged, for they declare no efficiency here: {', '.join(error.unknown)}", QUIET))
+
+
+def _shares(efficiency: Mapping[str, float]) -> str:
+    return "{ " + ", ".join(f"{name} = {share:g}" for name, share in efficiency.items()) + " }"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.4g}"
+
+
+def _scaled(amount: float) -> str:
+    """`4.4 T`, with a unit's prefix."""
+    for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if amount >= size:
+            return f"{amount / size:.3g} {prefix}"
+    return f"{amount:.3g} "

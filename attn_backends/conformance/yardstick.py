@@ -1,0 +1,149 @@
+"""`Yardstick`: what errors are ordinary for a call, by the numerics that its backend declares; no numbers of any backend.
+
+| numerics | baseline | expected errors (sd) |
+| --- | --- | --- |
+| exact | naive, in the dtype of the call | the rounding model |
+| quantized | the same behind the spec's quantiser | the rounding model, the spread of `DRAWS` of it, rows that it may turn |
+| approximate | naive | the rounding model, and the bound that the spec states for all |
+
+The tolerance makes bounds of it; what is right is the oracle's to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from attn_backends.conformance.baseline import baseline, baseline_gradients
+from attn_backends.conformance.oracle import Exact, oracle, solve
+from attn_backends.conformance.problem import read_problem
+from attn_backends.conformance.quantiser import DRAWS, FORMAT, RELATIVE, Quantiser
+from attn_backends.conformance.rounding_model import expected_errors
+from attn_backends.conformance.storing import is_wide, stored_out
+from attn_backends.conformance.tolerance import SPEC_1_0
+from attn_backends.host.arguments import arguments
+
+Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+Named = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Yardstick:
+    """By name (out, lse; or those of `Grads`): the baseline's result, and the standard deviation of ordinary errors.
+
+    A name that is missing has none: an LSE of exact numerics is judged by a bound of its own.
+    """
+
+    rough: Named
+    expected: Named
+
+
+def of_forward(numerics: str, tensors: Tensors, given: Mapping[str, Any], exact: Exact) -> Yardstick:
+    """For out and lse of `attention(*tensors, **given)`."""
+    expected = expected_errors(*tensors, **given)
+    if numerics == "quantized":
+        wanted = {"out": exact.out, "lse": exact.lse}
+        rough = _answer(tensors, given, Quantiser())
+        drawn = _spread(wanted, lambda nth: _answer(tensors, given, Quantiser(draw=nth)))
+        return Yardstick(rough=rough, expected=_together(expected, drawn, {"out": _turned(tensors, given)}))
+    rough = {"out": baseline(*tensors, **given).out}
+    if numerics == "approximate":
+        bound = {
+            "out": torch.full_like(exact.out, SPEC_1_0.approximate * exact.value_rms),
+            "lse": SPEC_1_0.approximate * (1.0 + _finite(exact.lse).abs()),
+        }
+        return Yardstick(rough={**rough, "lse": exact.lse}, expected=_together(expected, bound))
+    return Yardstick(rough=rough, expected=expected)
+
+
+def expected_of_forward(numerics: str, tensors: Tensors, given: Mapping[str, Any]) -> Named:
+    """Only the expected errors of `of_forward`."""
+    if numerics == "exact":
+        return expected_errors(*tensors, **given)
+    return of_forward(numerics, tensors, given, oracle(*tensors, **given)).expected
+
+
+def of_gradients(
+    numerics: str,
+    tensors: Tensors,
+    upstream: tuple[torch.Tensor, torch.Tensor | None],
+    given: Mapping[str, Any],
+    exact: Named,
+) -> Yardstick:
+    """For the gradients of a call, by their names; upstream: those of out and lse."""
+    expected = expected_errors(*tensors, *upstream, **given)
+    if numerics == "quantized":
+        drawn = _spread(
+            exact, lambda nth: baseline_gradients(*tensors, *upstream, quantiser=Quantiser(draw=nth), **given)
+        )
+        rough = baseline_gradients(*tensors, *upstream, quantiser=Quantiser(), **given)
+        return Yardstick(rough=rough, expected=_together(expected, drawn))
+    rough = baseline_gradients(*tensors, *upstream, **given)
+    if numerics == "approximate":
+        bound = {
+            name: torch.full_like(wanted, SPEC_1_0.approximate * float(wanted.square().mean().sqrt()))
+            for name, wanted in exact.items()
+            if wanted.numel()
+        }
+        return Yardstick(rough=rough, expected=_together(expected, bound))
+    return Yardstick(rough=rough, expected=expected)
+
+
+def coarseness(numerics: str) -> float:
+    """By how much a single number may be off, relative to itself, before anything is computed with it."""
+    if numerics == "quantized":
+        return torch.finfo(FORMAT).eps / 2
+    return SPEC_1_0.approximate if numerics == "approximate" else 0.0
+
+
+def _answer(tensors: Tensors, given: Mapping[str, Any], quantiser: Quantiser) -> dict[str, torch.Tensor]:
+    rough = baseline(*tensors, quantiser=quantiser, **given)
+    return {"out": rough.out, "lse": rough.lse}
+
+
+def _spread(exact: Named, draw: Callable[[int], Named]) -> dict[str, torch.Tensor]:
+    """Root of the mean square error over the draws, element by element; 0 where the exact result is infinite."""
+    squares = {name: torch.zeros_like(wanted) for name, wanted in exact.items()}
+    for nth in range(DRAWS):
+        drawn = draw(nth)
+        for name, wanted in exact.items():
+            squares[name] += _finite(drawn[name].to(wanted) - wanted).square() / DRAWS
+    return {name: total.sqrt() for name, total in squares.items()}
+
+
+def _turned(tensors: Tensors, given: Mapping[str, Any]) -> torch.Tensor:
+    """What a row of out may miss because its scores err as one: a single error can move, or turn, a whole row.
+
+    Scores err by sd_ij = RELATIVE sqrt(2) scale |q_i * k_j| (less where one came as codes), and the row's LSE by their mean
+    under p. Together up to four deviations: a key may gain up to min(1, p e^(4 sd)), of which p (1 + 3 sd) is what the
+    tolerance's factor of three allows for. The rest, times its distance from the output, is the sd here.
+    """
+    a = arguments(dict(given))
+    with torch.no_grad():
+        problem = read_problem(*tensors, a)
+        solved = solve(problem)
+        weights, out, v = (_finite(part) for part in (solved.weights, solved.out, problem.v))
+        products = problem.q.square() @ _finite(problem.k).square().transpose(-1, -2)
+        quantised = sum(is_wide(tensor) for tensor in tensors[:2])
+        sd = RELATIVE * quantised**0.5 * abs(problem.scale) * products.sqrt()
+        sd = torch.hypot(sd, (weights * sd).sum(dim=-1, keepdim=True))
+        gained = (weights * torch.exp(4.0 * sd)).clamp(max=1.0) - weights * (1.0 + 3.0 * sd)
+        gained = _finite(gained).clamp(min=0.0).square()
+        variance = gained @ v.square() - 2.0 * (gained @ v) * out + gained.sum(dim=-1, keepdim=True) * out.square()
+        return stored_out(variance.clamp(min=0.0).sqrt(), problem, tensors[0], torch.float64)
+
+
+def _together(*sources: Named) -> dict[str, torch.Tensor]:
+    """Independent errors: their squares add up."""
+    names = dict.fromkeys(name for source in sources for name in source)
+    return {
+        name: torch.stack([source[name].square() for source in sources if name in source]).sum(dim=0).sqrt()
+        for name in names
+    }
+
+
+def _finite(values: torch.Tensor) -> torch.Tensor:
+    return values.nan_to_num(0.0, 0.0, 0.0)

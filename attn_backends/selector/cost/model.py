@@ -1,0 +1,60 @@
+"""`Roofline`: the cost model that selection ranks by where nothing was measured.
+
+It predicts from declared shares of the device's peaks (`predict.py`), so it can say nothing of a backend that declares
+none. Such a backend keeps its place by priority: where its priority is above that of every backend with a prediction, the
+model says nothing at all, and priorities decide; else it comes after those with a prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from attn_backends.selector.cost.load import subject_of
+from attn_backends.selector.cost.predict import predict
+
+if TYPE_CHECKING:
+    from attn_backends.device import Device
+    from attn_backends.registry.manifest import Manifest
+    from attn_backends.request import Request
+
+VERSION = 1  # of the formulas: a decision made under others has another id
+MILLISECONDS = 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Predicted times from the sizes of a request, the peaks of a device, and the shares that manifests declare."""
+
+    token: Hashable = ("roofline", VERSION)
+
+    def predict(self, manifest: Manifest, request: Request, device: Device) -> float | None:
+        """Milliseconds; None for a device whose rates are unknown, or a backend that declares no efficiency."""
+        subject = subject_of(request, device)
+        found = None if subject is None else predict(manifest, subject)
+        return None if found is None else found.seconds * MILLISECONDS
+
+    def predict_together(self, manifests: Sequence[Manifest], request: Request, device: Device) -> Mapping[str, float]:
+        """Milliseconds by name, counted once for all; empty where the model does not rank these backends."""
+        subject = subject_of(request, device) if any(manifest.efficiency for manifest in manifests) else None
+        if subject is None:
+            return {}
+        found: dict[str, float] = {}
+        for manifest in manifests:
+            prediction = predict(manifest, subject)
+            if prediction is not None:
+                found[manifest.name] = prediction.seconds * MILLISECONDS
+        return comparable(found, manifests)
+
+
+def comparable(times: Mapping[str, float], manifests: Sequence[Manifest]) -> Mapping[str, float]:
+    """The times, or none at all where a backend that has none stands above all the others by its priority."""
+    if len(times) == len(manifests):
+        return times
+    timed = max((one.priority for one in manifests if one.name in times), default=0)
+    untimed = max(one.priority for one in manifests if one.name not in times)
+    return times if timed >= untimed else {}
+
+
+ROOFLINE = Roofline()

@@ -1,0 +1,39 @@
+"""The sequences of a batch, as far as a request knows them: maxima always, totals where the tensors are packed.
+
+With totals, the batch is taken to hold one sequence of the greatest lengths, while the others share what is left evenly.
+That is exact for equal lengths and for one prefill chunk among decodes; for anything else it is the estimate that a
+request allows. Whoever has the lengths themselves counts with those.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from attn_backends.request import Request
+
+Sequences = tuple[tuple[int, int, int], ...]  # (how many, seq_q, seq_k)
+
+
+def sequences_of(request: Request) -> Sequences:
+    """The batch as groups of equal sequences."""
+    batch, seq_q, seq_k = request.batch, request.seq_q, request.seq_k
+    if (request.total_q is None and request.total_k is None) or batch < 2:
+        return ((batch, seq_q, seq_k),)
+    others = batch - 1
+    low_q, more_q = _shared(request.total_q, seq_q, others)
+    low_k, more_k = _shared(request.total_k, seq_k, others)
+    cuts = sorted({0, more_q, more_k, others})
+    groups = [
+        (end - start, low_q + (start < more_q), low_k + (start < more_k)) for start, end in itertools.pairwise(cuts)
+    ]
+    return ((1, seq_q, seq_k), *groups)
+
+
+def _shared(total: int | None, longest: int, others: int) -> tuple[int, int]:
+    """(least length, how many sequences have one token more) of the others, none longer than the longest."""
+    if total is None:
+        return longest, 0
+    left = min(max(0, total - longest), longest * others)
+    return divmod(left, others)

@@ -1,0 +1,220 @@
+"""The cost model: its floor, its predictions, and how selection ranks by them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from attn_backends import Device, Registry, Request
+from attn_backends.selector.cost.fit import Observation, fitted, log_error
+from attn_backends.selector.cost.floor import floor_of
+from attn_backends.selector.cost.load import subject_of
+from attn_backends.selector.cost.model import ROOFLINE
+from attn_backends.selector.cost.predict import predict
+from attn_backends.selector.select import use_cost_model
+from attn_backends.selector.times import NO_COST_MODEL, FixedTimes
+from tests.selector.scenes import backend, decide, registry, request
+
+H200 = Device.pretend("h200")
+FAST, SLOW = {"matrix": 0.7, "memory": 0.9}, {"matrix": 0.3, "memory": 0.4}
+
+
+def manifest(name="one", **keys):
+    """A manifest by itself."""
+    return registry(backend(name, **keys)).snapshot().get(name)
+
+
+def milliseconds(made, **changes):
+    """What the model says of a manifest for a plain request with changes."""
+    return ROOFLINE.predict(made, request(**changes), H200)
+
+
+def decode(**changes):
+    """64 sequences of 8192 keys, one query each."""
+    return request(**{"batch": 64, "seq_q": 1, "seq_k": 8192, "num_q_heads": 32, "phase": "decode", **changes})
+
+
+@pytest.mark.parametrize(
+    ("asked", "bound", "milliseconds"),
+    [
+        (request(seq_q=16384, seq_k=16384, num_q_heads=16, num_kv_heads=16, causal=False), "matrix", 4 * 16384**2 * 16 * 128 / 989.4e9),
+        (request(seq_q=4096, seq_k=4096, causal=False, head_dim_qk=32, head_dim_v=32), "exp", 4096**2 * 8 / 3.87e9),
+        (decode(), "memory", (64 * 8192 * 8 * 2 * 128 * 2 + 64 * 32 * 128 * 2 * 2) / 4.8e9),
+        (request(seq_q=16, seq_k=16), "launch", 5e-3),
+    ],
+    ids=["matrix", "exp", "memory", "launch"],
+)  # fmt: skip
+def test_each_resource_can_be_the_floor(asked, bound, milliseconds):
+    """The floor is what the scarcest resource takes, at the device's peak, to the digit."""
+    floor = floor_of(asked, H200)
+    assert floor.bound == bound
+    assert floor.seconds * 1e3 == pytest.approx(milliseconds, rel=1e-12)
+
+
+def test_backward_costs_five_products_for_two():
+    """The backward pass has 2.5 times the FLOPs of the forward, and a call that needs gradients costs both."""
+    asked = request(seq_q=4096, seq_k=4096, needs_backward=True)
+    there, back, both = (floor_of(asked, H200, passes=name) for name in ("forward", "backward", "both"))
+    assert back.flops == 2.5 * there.flops
+    assert floor_of(asked, H200) == both
+    assert both.seconds == pytest.approx(there.seconds + back.seconds)
+
+
+def test_an_unknown_device_has_no_floor_and_no_prediction():
+    """Where bandwidth or matrix rate is not known, nothing is made up."""
+    bare = Device(kind="cuda", name="mystery", arch=(9, 0))
+    assert floor_of(request(), bare) is None
+    assert ROOFLINE.predict(manifest(efficiency=FAST), request(), bare) is None
+    assert not ROOFLINE.predict_together([manifest(efficiency=FAST)], request(), bare)
+
+
+def test_predictions_never_beat_the_floor():
+    """A backend that reaches every peak is still no faster than the roofline."""
+    perfect = manifest(efficiency=dict.fromkeys(("matrix", "exp", "memory"), 1.0))
+    for asked in (request(), decode(), request(seq_q=8192, seq_k=8192, window_left=100), request(needs_backward=True)):
+        assert ROOFLINE.predict(perfect, asked, H200) / 1e3 >= floor_of(asked, H200).seconds
+
+
+@pytest.mark.parametrize(
+    ("cheap", "dear", "least"),
+    [
+        ({"seq_q": 4096, "seq_k": 4096}, {"seq_q": 4096, "seq_k": 4096, "causal": False}, 1.6),
+        ({"seq_q": 8192, "seq_k": 8192, "window_left": 511}, {"seq_q": 8192, "seq_k": 8192}, 4),
+        ({"seq_q": 4096, "seq_k": 4096}, {"seq_q": 4096, "seq_k": 4096, "needs_backward": True}, 3),
+    ],
+    ids=["causal", "window", "backward"],
+)
+def test_what_is_skipped_is_not_paid_for(cheap, dear, least):
+    """Hidden tiles are skipped, windows too; gradients cost a pass of their own."""
+    made = manifest(efficiency=FAST)
+    assert milliseconds(made, **dear) > least * milliseconds(made, **cheap)
+
+
+def test_tiles_run_in_waves():
+    """32 tiles leave most of 132 multiprocessors idle, so that 132 cost the same; one more starts a second wave."""
+    made = manifest(efficiency=FAST)
+    few, full, more = (
+        milliseconds(made, num_q_heads=heads, num_kv_heads=1, seq_q=512, seq_k=8192) for heads in (8, 33, 34)
+    )
+    assert full < 1.01 * few
+    assert more > 1.8 * full
+
+
+def test_stored_formats_and_algorithms_move_other_bytes():
+    """Quantised KV halves the bytes of a decode; scores in memory and conversions add theirs."""
+    tiled = manifest(efficiency={"memory": 0.9})
+    dense = ROOFLINE.predict(tiled, decode(), H200)
+    quantised = decode(
+        page_size=16,
+        **{f"{x}_format": "scaled-fp8-e4m3" for x in "kv"},
+        **{f"{x}_granularity": "per_tensor" for x in "kv"},
+    )
+    assert ROOFLINE.predict(tiled, quantised, H200) == pytest.approx(dense / 2, rel=0.05)
+    scaled = quantised.replace(k_granularity="per_token_head", v_granularity="per_token_head")
+    assert ROOFLINE.predict(tiled, scaled, H200) > 1.02 * ROOFLINE.predict(tiled, quantised, H200)
+    slow_reader = manifest(efficiency={"memory": 0.9, "quantized": 0.3})
+    assert ROOFLINE.predict(slow_reader, decode(), H200) == dense
+    assert ROOFLINE.predict(slow_reader, quantised, H200) > 2.5 * ROOFLINE.predict(tiled, quantised, H200)
+    gathering = manifest(efficiency={"memory": 0.9}, converts=["gather_pages", "dequantize_kv"])
+    assert ROOFLINE.predict(gathering, quantised, H200) > 5 * ROOFLINE.predict(tiled, quantised, H200)
+    keeping = manifest(efficiency={"memory": 0.9}, algorithm="materialising")
+    long = request(seq_q=8192, seq_k=8192)
+    assert ROOFLINE.predict(keeping, long, H200) > 10 * ROOFLINE.predict(tiled, long, H200)
+
+
+def test_selection_ranks_by_the_model_unless_told_otherwise():
+    """The faster by its declared shares wins against a larger priority; the record shows both predictions."""
+    made = registry(backend("a", priority=1, efficiency=FAST), backend("b", priority=9, efficiency=SLOW))
+    decision = decide(made)
+    assert (decision.backend, decision.source) == ("a", "cost_model")
+    assert decision.candidate("a").predicted_ms < decision.candidate("b").predicted_ms
+    assert decide(made, measurements=FixedTimes.of({"b": 1.0})).source == "measured"
+    assert decide(made, {"prefer": ["b"]}).backend == "b"
+    try:
+        use_cost_model(NO_COST_MODEL)
+        assert (decide(made).backend, decide(made).source) == ("b", "priority")
+    finally:
+        use_cost_model(None)
+    assert decide(made).id == decision.id
+
+
+@pytest.mark.parametrize(
+    ("priority", "winner", "source"), [(10, "c", "priority"), (9, "a", "cost_model"), (0, "a", "cost_model")]
+)
+def test_a_backend_without_efficiency_keeps_its_place_by_priority(priority, winner, source):
+    """Above all that the model can tell: first, and priorities decide; else behind them."""
+    made = registry(
+        backend("a", priority=1, efficiency=FAST),
+        backend("b", priority=9, efficiency=SLOW),
+        backend("c", priority=priority),
+    )
+    decision = decide(made)
+    assert (decision.backend, decision.source) == (winner, source)
+    assert (decision.candidate("a").predicted_ms is None) == (source == "priority")
+
+
+def test_a_replay_predicts_newcomers_and_keeps_what_was_recorded():
+    """A record decided by the model stands on its own times; who came since is predicted as of today."""
+    old = registry(backend("a", priority=1, efficiency=FAST), backend("b", priority=9, efficiency=SLOW))
+    decision = decide(old)
+    assert decision.replay().same
+    assert decision.replay().decision.id == decision.id
+    faster = registry(
+        *(one.raw for one in old.snapshot().manifests), backend("n", efficiency={"matrix": 0.9, "memory": 0.9})
+    )
+    assert decision.replay(registry=faster).decision.backend == "n"
+    unknown = registry(*(one.raw for one in old.snapshot().manifests), backend("n", priority=10))
+    assert decision.replay(registry=unknown).decision.backend == "n"
+
+
+def test_equal_buckets_are_predicted_alike():
+    """Lengths of one bucket get one prediction, whoever asks first."""
+    made = registry(backend("a", efficiency=FAST), backend("b", efficiency=SLOW))
+    one, other = (decide(made, request=request(seq_q=length, seq_k=length)) for length in (3000, 4000))
+    assert one.id == other.id
+    assert one.candidate("b").predicted_ms == other.candidate("b").predicted_ms
+
+
+def test_torch_backends_are_ranked_as_measured_on_an_h200():
+    """Without any measurement, the winner of the recorded H200 runs is the model's first choice."""
+    made = Registry()
+    for seq in (1024, 4096, 16384):
+        for head_dim in (64, 128, 256):
+            asked = Request(
+                dtype="bfloat16", batch=16384 // seq, seq_q=seq, seq_k=seq, num_q_heads=2048 // head_dim,
+                num_kv_heads=2048 // head_dim, head_dim_qk=head_dim, head_dim_v=head_dim, causal=True,
+            )  # fmt: skip
+            found = [
+                one.name
+                for one in decide(made, {"only": ["sdpa_cudnn", "sdpa_flash", "sdpa_math"]}, request=asked).candidates
+            ]
+            assert found[:3] == ["sdpa_cudnn", "sdpa_flash", "sdpa_math"]
+
+
+def test_shares_are_found_again_from_times():
+    """Times made with known shares give those shares back, each from the cells that depend on it."""
+    true = manifest(efficiency={"matrix": 0.62, "exp": 0.4, "memory": 0.81, "backward": 0.45, "quantized": 0.3})
+    quantised = decode(
+        page_size=16, **{f"{x}_format": "scaled-int8" for x in "kv"}, **{f"{x}_granularity": "per_tensor" for x in "kv"}
+    )
+    asked = [
+        (request(seq_q=4096, seq_k=4096, head_dim_qk=width, head_dim_v=width, needs_backward=True), passes)
+        for width in (32, 256)
+        for passes in ("forward", "backward")
+    ]
+    subjects = [subject_of(one, H200, passes=passes) for one, passes in [*asked, (decode(), None), (quantised, None)]]
+    seen = [Observation(subject, predict(true, subject).seconds) for subject in subjects]
+    found = fitted(manifest(efficiency={"matrix": 0.5}), seen)
+    assert found == pytest.approx(true.efficiency, rel=0.03)
+    assert all(abs(log_error(true, one)) < 1e-9 for one in seen)
+    only_decode = fitted(manifest(efficiency={"matrix": 0.5}), seen[4:5])
+    assert only_decode == {"matrix": 0.5, "memory": pytest.approx(0.81, rel=0.03)}
+
+
+def test_a_backend_without_efficiency_has_no_error():
+    """What is not predicted cannot be wrong: asking for its error says so."""
+    with pytest.raises(ValueError, match="no efficiency"):
+        log_error(manifest(), Observation(subject_of(request(), H200), math.pi))
+    with pytest.raises(ValueError, match="nothing"):
+        fitted(manifest(efficiency=FAST), [])
