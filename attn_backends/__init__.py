@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from attn_backends.api import attention as attention
     from attn_backends.block_mask import BlockMask as BlockMask
+    from attn_backends.calibrate.online import measure_online as measure_online
     from attn_backends.call import Call as Call
     from attn_backends.call import Grads as Grads
     from attn_backends.device import Device as Device
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from attn_backends.errors import UnfitBackendError as UnfitBackendError
     from attn_backends.errors import UnknownBackendError as UnknownBackendError
     from attn_backends.host.append_kv import append_kv as append_kv
+    from attn_backends.host.graphs import watch_graphs as watch_graphs
     from attn_backends.host.ledger import launches as launches
+    from attn_backends.host.profiling import profile as profile
     from attn_backends.merge import merge_states as merge_states
     from attn_backends.reason import Reason as Reason
     from attn_backends.registry.environment import Environment as Environment
@@ -65,6 +68,9 @@ _WHERE = {
         "errors",
     ),
     "launches": "host.ledger",
+    "profile": "host.profiling",
+    "watch_graphs": "host.graphs",
+    "measure_online": "calibrate.online",
     "merge_states": "merge",
     "from_sliding_window": "window",
     "Reason": "reason",

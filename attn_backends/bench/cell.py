@@ -46,6 +46,8 @@ class Cell:
     num_kv_heads: int
     head_dim: int
     causal: bool
+    window_left: int | None = None  # tokens besides oneself, in a causal cell
+    softcap: float | None = None
     page_size: int | None = None
     store: Store = field(default=DENSE)
     numerics: tuple[str, ...] = ("exact",)  # what a backend may do to its inputs
@@ -64,6 +66,12 @@ class Cell:
     def packed(self) -> bool:
         """Whether q is packed, because its sequences have different lengths."""
         return len({seq_q for _, seq_q, _ in self.sequences}) > 1
+
+    @property
+    def scalars(self) -> dict[str, Any]:
+        """What of the score's formula is not at its default, as `attention()` and `Request` call it."""
+        given = {"window_left": self.window_left, "softcap": self.softcap}
+        return {"causal": self.causal, **{name: value for name, value in given.items() if value is not None}}
 
     @property
     def num_pages(self) -> int | None:
@@ -91,7 +99,7 @@ class Cell:
             num_kv_heads=self.num_kv_heads,
             head_dim_qk=self.head_dim,
             head_dim_v=self.head_dim,
-            causal=self.causal,
+            **self.scalars,
             needs_backward=self.passes == "backward",
             alignment=ALIGNMENT,
             **fields,

@@ -41,8 +41,11 @@ class Contender:
     host_ms: list[float] = field(default_factory=list)
 
 
-def contender(name: str, cell: Cell, inputs: Inputs) -> Contender | Json:
-    """The backend ready to be timed, or the record of why it is not: refused, wrong, an error, out of memory."""
+def contender(name: str, cell: Cell, inputs: Inputs, *, check: bool = True) -> Contender | Json:
+    """The backend ready to be timed, or the record of why it is not: refused, wrong, an error, out of memory.
+
+    `check=False` is for one that was found right on a like cell already.
+    """
     policy = Policy(numerics=frozenset({"exact", *cell.numerics}))
     try:
         decision = select(_request(cell, inputs), backend=name, policy=policy, device=_facts_of(inputs))
@@ -51,7 +54,10 @@ def contender(name: str, cell: Cell, inputs: Inputs) -> Contender | Json:
     except AttnBackendsError as error:
         return {"status": REFUSED, "why": first_line(error)}
     try:
-        return _checked(decision, cell, inputs, policy)
+        if check:
+            return _checked(decision, cell, inputs, policy)
+        backward = cell.passes == "backward"
+        return Contender(name, _walk(decision, inputs, policy) if backward else _kernel(decision, inputs), {})
     except Exception as error:  # noqa: BLE001  # whatever a backend raises is its result on this cell
         return failure(error)
 
@@ -103,23 +109,34 @@ def _forward(decision: Decision, cell: Cell, inputs: Inputs, policy: Policy) -> 
         out = attention(q, k, v, **given, backend=decision.backend, policy=policy)
         deviation = forward_deviation(cell, inputs, _one(out))
         del out
-        kernel = decision.load()
-        tensors = {name: value for name, value in given.items() if name not in _OF_THE_REQUEST}
-        kernel(q, k, v, **tensors)
-    return deviation, functools.partial(kernel, q, k, v, **tensors)
+    return deviation, _kernel(decision, inputs)
 
 
-_OF_THE_REQUEST = ("causal", "phase", "layout", "q_granularity", "k_granularity", "v_granularity")
+def _kernel(decision: Decision, inputs: Inputs) -> Callable[[], Any]:
+    """The loaded kernel on the inputs, after its first call."""
+    tensors = {name: value for name, value in inputs.arguments.items() if name not in _OF_THE_REQUEST}
+    call = functools.partial(decision.load(), inputs.q, inputs.k, inputs.v, **tensors)
+    with torch.no_grad():
+        call()
+    return call
+
+
+_OF_THE_REQUEST = ("causal", "window_left", "softcap", "phase", "layout", "q_granularity", "k_granularity", "v_granularity")
 
 
 def _backward(decision: Decision, cell: Cell, inputs: Inputs, policy: Policy) -> tuple[Deviation, Callable[[], Any]]:
     """The graph is recorded once and walked as often as it is timed."""
-    wanted = (inputs.q, inputs.k, inputs.v)
-    out = _one(attention(*wanted, **inputs.arguments, backend=decision.backend, policy=policy))
-    there = forward_deviation(cell, inputs, out)
-    call = functools.partial(torch.autograd.grad, out, wanted, inputs.d_out, retain_graph=True)
+    call = _walk(decision, inputs, policy)
+    there = forward_deviation(cell, inputs, call.args[0])
     back = backward_deviation(cell, inputs, call())
     return (back if not back.whole <= there.whole else there), call
+
+
+def _walk(decision: Decision, inputs: Inputs, policy: Policy) -> functools.partial[Any]:
+    """Autograd's backward from the output, which is recorded here."""
+    wanted = (inputs.q, inputs.k, inputs.v)
+    out = _one(attention(*wanted, **inputs.arguments, backend=decision.backend, policy=policy))
+    return functools.partial(torch.autograd.grad, out, wanted, inputs.d_out, retain_graph=True)
 
 
 def _one(out: torch.Tensor | tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:

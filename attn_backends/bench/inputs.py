@@ -39,7 +39,7 @@ def make_inputs(cell: Cell, seed: int, device: torch.device) -> Inputs:
     def drawn(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator, device=device, dtype=dtype)
 
-    store, arguments = cell.store, {"causal": cell.causal, "phase": cell.phase}
+    store, arguments = cell.store, {**cell.scalars, "phase": cell.phase}
     q, q_scale = stored(drawn(*_query_shape(cell)), store.q_format, store.granularity_of("q"))
     k, k_scale = stored(drawn(*_key_shape(cell)), store.k_format, store.granularity_of("k"))
     v, v_scale = stored(drawn(*_key_shape(cell)), store.v_format, store.granularity_of("v"))

@@ -12,11 +12,11 @@ from typing import Any
 
 from attn_backends.bench.figures import UNITS, best_of, digits, spread_of, value_of
 from attn_backends.bench.plot import COLOURS, mark_of, panels
-from attn_backends.bench.results import OK, REFUSED, Json, Results
+from attn_backends.bench.results import CAPPED, OK, REFUSED, Json, Results
 from attn_backends.errors import AttnBackendsError
 
 SPREAD = 0.01  # above which a figure says so
-SHORT = {REFUSED: "-", "out_of_memory": "memory", "device_lost": "lost"}
+SHORT = {REFUSED: "-", CAPPED: "-", "out_of_memory": "memory", "device_lost": "lost"}
 
 
 class PageExtraError(AttnBackendsError):
@@ -112,7 +112,7 @@ def _entry(outcome: Json | None, metric: str, *, best: bool) -> Entry:
         return Entry(text="", more="", state="none", title="")
     value = value_of(outcome, metric)
     if value is None:
-        state = "refused" if outcome["status"] == REFUSED else "broken"
+        state = "refused" if outcome["status"] in (REFUSED, CAPPED) else "broken"
         shown = SHORT.get(outcome["status"], str(outcome["status"]))
         return Entry(text=shown, more="", state=state, title=outcome.get("why", ""))
     spread = spread_of(outcome, metric)
@@ -148,7 +148,7 @@ def _untimed(results: Results) -> list[dict[str, Any]]:
         if outcome["status"] != OK:
             found[backend, outcome["status"], outcome.get("why", "")] += 1
     rows = [
-        {"backend": backend, "status": status, "why": why, "cells": cells, "broken": status != REFUSED}
+        {"backend": backend, "status": status, "why": why, "cells": cells, "broken": status not in (REFUSED, CAPPED)}
         for (backend, status, why), cells in found.items()
     ]
     return sorted(rows, key=lambda row: (not row["broken"], row["backend"], -row["cells"]))

@@ -35,6 +35,11 @@ def read_figures(path: Path) -> Figures:
     return {key: statistics.median(times) for key, times in found.items()}
 
 
+def own_backends() -> tuple[str, ...]:
+    """The backends whose kernels are this package's own; the others are peers."""
+    return tuple(_names()["own"])
+
+
 def judge(results: Results, figures: Figures, name: str) -> Json:
     """What the figures say of a run: how many times could be compared, which were too slow, and whether that voids it.
 

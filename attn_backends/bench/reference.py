@@ -144,7 +144,7 @@ def _descale(inputs: Inputs, name: str, tensor: torch.Tensor, head: int, group: 
 def _exact_rows(cell: Cell, sequence: _Sequence, rows: slice) -> torch.Tensor:
     """The exact output of some rows, [rows, group, D]."""
     q, k, v = _problem(cell, sequence, rows)
-    return oracle(q, k, v, causal=cell.causal).out[0]
+    return oracle(q, k, v, **cell.scalars).out[0]
 
 
 def _exact_gradients(cell: Cell, sequence: _Sequence, d_out: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -153,7 +153,7 @@ def _exact_gradients(cell: Cell, sequence: _Sequence, d_out: torch.Tensor) -> tu
     for first in range(0, len(sequence.q), CHUNK):
         rows = slice(first, min(len(sequence.q), first + CHUNK))
         q, k, v = _problem(cell, sequence, rows)
-        found = oracle_gradients(q, k, v, d_out[rows].unsqueeze(0), causal=cell.causal)
+        found = oracle_gradients(q, k, v, d_out[rows].unsqueeze(0), **cell.scalars)
         dq[rows] = found["q"][0]
         keys = k.shape[1]
         dk[:keys] += found["k"][0, :, 0]

@@ -19,7 +19,8 @@ SCHEMA = "attn.bench/1"
 SHIPPED = Path(__file__).with_name("schema") / "bench-1.schema.json"
 AGREE = ("suite", "size", "device", "versions", "seed", "method")  # what a run that goes on must have in common
 OK, REFUSED, WRONG, ERROR, OUT_OF_MEMORY, LOST = "ok", "refused", "wrong", "error", "out_of_memory", "device_lost"
-STATUSES = (OK, REFUSED, WRONG, ERROR, OUT_OF_MEMORY, LOST)
+CAPPED = "capped"  # left out by the run itself, which says why
+STATUSES = (OK, REFUSED, WRONG, ERROR, OUT_OF_MEMORY, LOST, CAPPED)
 
 Json = dict[str, Any]
 

@@ -14,7 +14,7 @@ from attn_backends.bench.cell import Cell
 from attn_backends.bench.cell_run import Watch, run_cell
 from attn_backends.bench.clock import Clock, clock_for
 from attn_backends.bench.overhead import overhead_cells
-from attn_backends.bench.results import LOST, SCHEMA, Json, Results, continued
+from attn_backends.bench.results import CAPPED, LOST, SCHEMA, Json, Results, continued
 from attn_backends.bench.rounds import Repeats
 from attn_backends.bench.suites import HOST_METRIC, Suite
 from attn_backends.bench.versions import clocks, device_name, versions
@@ -25,7 +25,10 @@ from attn_backends.registry.registry import Registry, Snapshot, default_registry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is to be run: `backends` in this order, `deadline` by `time.monotonic`, None = no end."""
+    """What is to be run: `backends` in this order, `deadline` by `time.monotonic`, None = no end.
+
+    `spare` says why a backend is to be left out of a cell, after what was found so far; None where it takes part.
+    """
 
     suite: Suite
     cells: tuple[Cell, ...]
@@ -37,6 +40,7 @@ class Plan:
     fresh: bool = False
     deadline: float | None = None
     repeats: Repeats = field(default_factory=Repeats)
+    spare: Callable[[Results, Cell, str], str | None] = lambda _results, _cell, _name: None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,11 +81,14 @@ def run_suite(plan: Plan, progress: Progress, registry: Registry | None = None) 
     results.head["clocks"] = {**results.head["clocks"], "before": clocks(plan.device)}
     while missing and lost is None and not _late(plan):
         cell = missing.pop(0)
-        names = _worth_trying(results, cell, plan.backends)
+        worth = _worth_trying(results, cell, plan.backends)
+        spared = {name: why for name in worth if (why := plan.spare(results, cell, name)) is not None}
+        names = [name for name in worth if name not in spared]
         record = run_cell(
             cell, names, snapshot=snapshot, facts=facts, device=plan.device, clock=clock, seed=plan.seed,
             repeats=plan.repeats, watch=progress.watch,
         )  # fmt: skip
+        record["results"] |= {name: _spared(why, snapshot, name) for name, why in spared.items()}
         lost = next((name for name, outcome in record["results"].items() if outcome["status"] == LOST), None)
         _keep(results, record, plan)
         results.head["seconds"] = round(before + time.monotonic() - started, 1)
@@ -137,6 +144,11 @@ def _worth_trying(results: Results, cell: Cell, backends: Sequence[str]) -> list
     """Not again the backend with which the device was lost on this very cell."""
     known = results.cells.get(cell.id, {}).get("results", {})
     return [name for name in backends if known.get(name, {}).get("status") != LOST]
+
+
+def _spared(why: str, snapshot: Snapshot, name: str) -> Json:
+    sources = source_digest(snapshot.get(name))[:16]
+    return {"status": CAPPED, "why": why, "sources": sources, "predicted_ms": None}
 
 
 def _keep(results: Results, record: Json, plan: Plan) -> None:

@@ -41,14 +41,14 @@ class Order:
         """From the command's options. Raises RequestError, UnknownBackendError, ResultsError, Failure."""
         from attn_backends.bench.results import Results
 
-        device = _device(given["device"])
+        device = torch_device(given["device"])
         size = given["size"] or ("small" if device.type == "cpu" else "full")
         against = Results.read(given["against"]) if given["against"] else None
         suites = tuple(read_suite(name, size) for name in given["suites"] or suite_names())
         order = cls(
             suites=tuple(suite for suite in suites if len(suites) == 1 or _has_cells(suite, given["patterns"])),
-            patterns=given["patterns"], backends=_names(given["backends"]), without=_names(given["without"]) or (),
-            device=device, folder=given["out"] or _default_folder(device), seed=given["seed"], fresh=given["fresh"],
+            patterns=given["patterns"], backends=names_in(given["backends"]), without=names_in(given["without"]) or (),
+            device=device, folder=given["out"] or default_folder(device), seed=given["seed"], fresh=given["fresh"],
             deadline=None if given["minutes"] is None else time.monotonic() + 60 * given["minutes"], against=against,
             figures=given["peers_figures"], command=command,
         )  # fmt: skip
@@ -95,8 +95,8 @@ class Order:
         return secrets.randbelow(MOST_SEED)
 
 
-def _device(name: str | None) -> Any:
-    """The torch device. Raises Failure without torch."""
+def torch_device(name: str | None) -> Any:
+    """The torch device of a name, or the usual one. Raises Failure without torch."""
     try:
         from attn_backends.bench.target import target
     except ModuleNotFoundError as error:
@@ -117,13 +117,15 @@ def _has_cells(suite: Suite, patterns: tuple[str, ...]) -> bool:
         return False
 
 
-def _names(given: str | None) -> tuple[str, ...] | None:
+def names_in(given: str | None) -> tuple[str, ...] | None:
+    """The names of a list with commas, each once."""
     if given is None:
         return None
     return tuple(dict.fromkeys(name.strip() for name in given.split(",") if name.strip()))
 
 
-def _default_folder(device: Any) -> Path:
+def default_folder(device: Any) -> Path:
+    """Where the results of a device lie, from here."""
     from attn_backends.host.dispatch import device_of
 
     name = device_of(device).name.lower().replace(" ", "_")

@@ -1,9 +1,9 @@
-"""The bar of a benchmark, on stderr: cells done, what is being checked or timed. Nothing where stderr is no terminal."""
+"""The bar of whatever is timed, on stderr: what is done, what is being done. Nothing where stderr is no terminal."""
 
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from attn_backends.bench.suite_run import Progress
@@ -37,10 +37,12 @@ class BenchProgress:
         """What the run tells of itself."""
         from attn_backends.bench.suite_run import Progress
 
-        return Progress(on_cell=self._cell, watch=self._watch)
+        return Progress(on_cell=lambda done, of, _record: self.at(done, of), watch=self.doing)
 
-    def _cell(self, done: int, cells: int, _record: dict[str, Any]) -> None:
-        self._bar.update(self._task, completed=done, total=cells)
+    def at(self, done: int, of: int) -> None:
+        """So many are done."""
+        self._bar.update(self._task, completed=done, total=of)
 
-    def _watch(self, doing: str) -> None:
-        self._bar.update(self._task, doing=doing)
+    def doing(self, words: str) -> None:
+        """What is being done now."""
+        self._bar.update(self._task, doing=words)

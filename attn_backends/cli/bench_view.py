@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attn_backends.bench.compare import Change, differences_of, geometric_mean
 from attn_backends.bench.figures import UNITS, best_of, digits, spread_of, value_of
-from attn_backends.bench.results import OK, REFUSED, Json, Results
+from attn_backends.bench.results import CAPPED, OK, REFUSED, Json, Results
 from attn_backends.cli.screen import BAD, GOOD, HEAD, NAME, QUIET, WARN, console, table, text
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SPREAD = 0.01  # half a quartile range over the median, above which a cell says so
 LEAST_COLUMN, GAP = 8, 3
-SHORT = {"refused": "-", "wrong": "wrong", "error": "error", "out_of_memory": "memory", "device_lost": "lost"}
+SHORT = {"refused": "-", "wrong": "wrong", "error": "error", "out_of_memory": "memory", "device_lost": "lost", "capped": "-"}
 VERDICTS = {"slower": BAD, "faster": GOOD}
 
 
@@ -87,7 +87,7 @@ def _cell(outcome: Json | None, metric: str, *, best: bool) -> Any:
     if outcome is None:
         return text()
     if value is None:
-        return text((SHORT.get(outcome["status"], "-"), QUIET if outcome["status"] == REFUSED else BAD))
+        return text((SHORT.get(outcome["status"], "-"), QUIET if outcome["status"] in (REFUSED, CAPPED) else BAD))
     spread = spread_of(outcome, metric)
     return text((digits(value), GOOD if best else ""), (f" ±{spread:.0%}" if spread > SPREAD else "", QUIET))
 
@@ -102,7 +102,7 @@ def _untimed(results: Results) -> Iterator[RenderableType]:
         yield text(("not timed", HEAD))
     for backend, found in reasons.items():
         (status, why), _ = found.most_common(1)[0]
-        bad = any(name != REFUSED for name, _ in found)
+        bad = any(name not in (REFUSED, CAPPED) for name, _ in found)
         yield text((f"  {backend}", WARN if bad else ""), f"  {sum(found.values())} cells, {status}: ", (why, QUIET))
     if reasons:
         yield ""

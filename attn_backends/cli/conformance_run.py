@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -112,16 +112,46 @@ def _run(
             workers=workers, isolated=workers > 0, on_plan=lambda made: progress.on_plan(len(made.items)), on_result=progress.on_result,
         )  # fmt: skip
     if only and not record.results:
-        raise Failure(f"--only {only} keeps no item", f"attn-backends conformance plan {name} --level {level} --items")
-    record = judge_gaps(record, manifest, facts)
-    return _with_self_test(record) if strength and record.self_test is None else record
+        _nothing_kept(manifest, level, facts, only)
+    record = _with_load_error(judge_gaps(record, manifest, facts), manifest)
+    return _with_self_test(record, manifest) if strength else record
 
 
-def _with_self_test(record: RunRecord) -> RunRecord:
+def _nothing_kept(manifest: Manifest, level: str, facts: Device, only: str) -> NoReturn:
+    from attn_backends.conformance.plan import plan
+    from attn_backends.conformance.selection import nearest
+
+    near = nearest(only, plan(manifest, level, facts).items)
+    listed = f"attn-backends conformance plan {manifest.name} --level {level} --items"
+    raise Failure(f"--only {only} keeps no item" + (f"; {near}" if near else ""), listed)
+
+
+def _with_load_error(record: RunRecord, manifest: Manifest) -> RunRecord:
+    """Where nothing passed, an error that says so if the backend does not even load."""
+    import dataclasses
+
+    from attn_backends.cli.load_check import load_all
+    from attn_backends.conformance.outcome import Outcome
+    from attn_backends.conformance.record import ERROR
+
+    counts = record.counts()
+    if counts[Outcome.PASS] or counts[Outcome.NOT_RUN] == len(record.results) or manifest.origin == "in_process":
+        return record
+    (found,) = load_all([manifest.name])
+    if found.error is None:
+        return record
+    return dataclasses.replace(record, notes=(*record.notes, f"{ERROR}{manifest.name} does not load: {found.error}"))
+
+
+def _with_self_test(record: RunRecord, manifest: Manifest) -> RunRecord:
+    """The record with the suite's own strength, which takes minutes: measured where nothing else is in the way."""
     import dataclasses
 
     from attn_backends.cli.conformance_self_test import measure
+    from attn_backends.conformance.certificate import obstacles
 
+    if obstacles(record, manifest, unmeasured=True):
+        return record
     return dataclasses.replace(record, self_test=measure().summary())
 
 
@@ -132,12 +162,13 @@ def _write(record: RunRecord, folder: Path) -> list[Path]:
 
 
 def _certify(outcome: Outcome, manifest: Manifest, *, unmeasured: bool) -> None:
-    from attn_backends.conformance.certificate import CertificationError, certify
+    from attn_backends.conformance.certificate import CertificationError, certify, obstacles
 
+    others = obstacles(outcome.record, manifest, unmeasured=True)  # with any of these the suite was not measured
     try:
         outcome.certificate = certify(outcome.record, manifest, unmeasured=unmeasured)
     except CertificationError as error:
-        outcome.obstacles = error.obstacles
+        outcome.obstacles = others or error.obstacles
 
 
 def _json(outcome: Outcome, report: dict[str, Any]) -> dict[str, Any]:

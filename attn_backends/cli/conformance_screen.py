@@ -25,6 +25,7 @@ def print_outcome(outcome: Outcome) -> None:
     screen, record = console(), outcome.record
     if outcome.changes is None:
         _print_wrong(screen, record)
+        _print_clauses(screen, record)
         _print_notes(screen, record)
         screen.print(text((volume_line(record), QUIET)), soft_wrap=not screen.is_terminal)
     else:
@@ -61,6 +62,14 @@ def _print_item(screen: Console, record: RunRecord, result: Result) -> None:
     if result.message:
         screen.print(text(clean(result.message, 1200)), soft_wrap=True)
     screen.print(text((replay_command(record, result.id), QUIET), "\n"), soft_wrap=True)
+
+
+def _print_clauses(screen: Console, record: RunRecord) -> None:
+    from attn_backends.conformance.report.clauses import most_failed
+
+    for row in most_failed(record):
+        share = f"{row.failed:,} of {row.total:,} items failed"
+        screen.print(text(("clause: ", WARN), (row.id, NAME), f" {row.title}: {share}"), soft_wrap=True)
 
 
 def _print_notes(screen: Console, record: RunRecord) -> None:

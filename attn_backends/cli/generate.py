@@ -28,6 +28,7 @@ FILES = {
     "docs/capability-matrix.md": f"{HOME}.matrix",
     "docs/cli.md": f"{HOME}.commands",
     "docs/images/explain.svg": f"{HOME}.picture",
+    "docs/images/triton_tiled_walks.svg": f"{HOME}.walks",
     "docs/manifest.md": f"{HOME}.manifest",
     "docs/reason-codes.md": f"{HOME}.codes",
 }

@@ -20,6 +20,8 @@ COMMANDS = {
     "plan": Door(f"{HOME}.plan", "Which backend serves each attention layer of a model, on one or more devices."),
     "roofline": Door(f"{HOME}.roofline", "How fast a call could be on a device, and how near each backend comes."),
     "bench": Door(f"{HOME}.bench", "Time every installed backend here: checked, interleaved, beside the roofline."),
+    "calibrate": Door(f"{HOME}.calibrate", "Measure backends here, so that the fastest is chosen, not the likeliest."),
+    "regret": Door(f"{HOME}.regret", "What the choices cost beside the best ones, on shapes that nobody tuned for."),
     "log": Door(f"{HOME}.log", "Read a decision log: show, why, stats, diff, replay, export."),
     "conformance": Door(f"{HOME}.conformance", "Prove a backend: run, plan, list, self-test, certificates."),
     "new": Door(f"{HOME}.new", "Write the project of a new backend, ready to run and to prove."),

@@ -5,7 +5,7 @@ It reads the record (schema `attn.decision/1`), live or out of a log, with the w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attn_backends.cli.screen import BAD, CODE, HEAD, NAME, QUIET, STATUS_STYLES, WARN, facts, table, text
@@ -32,10 +32,10 @@ NEAREST = 3  # relaxations, unless all are asked for
 OUTRANKED = "outranked"
 
 
-def record_view(record: Json, *, more: list[tuple[str, str]], every: bool) -> Iterator[RenderableType]:
+def record_view(record: Json, *, more: Sequence[tuple[str, str | Text]], every: bool) -> Iterator[RenderableType]:
     """The parts, top to bottom; `more` are further lines of facts, `every` shows all reasons with their sources."""
     yield winner_panel(record)
-    yield facts(list(_inputs(record)) + [(name, value) for name, value in more])
+    yield facts([*_inputs(record), *more])
     yield ""
     yield candidate_table(record, every=every)
     if record.get("nearest"):

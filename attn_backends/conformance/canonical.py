@@ -19,6 +19,8 @@ def canonical(case: Case) -> Case:
         changes["granularity"] = "none"
     elif case.granularity == "none":
         changes["granularity"] = "per_tensor"
+    if case.v_format == "dense" or case.granularity_v == changes.get("granularity", case.granularity):
+        changes["granularity_v"] = None
     if case.mask == "none":
         changes["mask_dims"] = 4
     if "dense" not in formats:
@@ -26,6 +28,8 @@ def canonical(case: Case) -> Case:
     grads = changes.get("grads", case.grads)
     changes["grad_bias"] = case.grad_bias and case.mask == "bias" and grads
     changes["grad_sinks"] = case.grad_sinks and case.sinks and grads
+    if case.block_mask is None or case.block_mask_k == case.block_mask:
+        changes["block_mask_k"] = None
     if case.page_size is None:
         changes["kv_layout"] = "NHD"
     if case.ragged and case.batch < RAGGED_BATCH:

@@ -46,7 +46,8 @@ class Case:
     q_format: str = "dense"
     k_format: str = "dense"
     v_format: str = "dense"
-    granularity: str = "none"
+    granularity: str = "none"  # of q and k, and of v unless `granularity_v` says otherwise
+    granularity_v: str | None = None
     causal: bool = False
     top_left: bool = False
     left: int = -1
@@ -57,7 +58,8 @@ class Case:
     alibi: bool = False
     mask: str = "none"  # none, bool, bias (finite and -inf entries)
     mask_dims: int = 4  # of the mask: 2, 3 or 4
-    block_mask: int | None = None
+    block_mask: int | None = None  # queries per block, and keys unless `block_mask_k` says otherwise
+    block_mask_k: int | None = None
     dropout: float = 0.0
     lse: bool = True
     grad_bias: bool = False
@@ -69,6 +71,22 @@ class Case:
     memory: str = "contiguous"
     values: str = "randn"
     seed: int = 0
+
+    def granularity_of(self, name: str) -> str:
+        """The granularity of q's, k's or v's descale; none where the tensor is dense."""
+        if getattr(self, f"{name}_format") == "dense":
+            return "none"
+        return self.granularity_v if name == "v" and self.granularity_v else self.granularity
+
+    @property
+    def granularities(self) -> frozenset[str]:
+        """Those of the descales that the call has; empty where everything is dense."""
+        return frozenset(self.granularity_of(name) for name in "qkv") - {"none"}
+
+    @property
+    def block_keys(self) -> int:
+        """Keys per block of the block mask; 0 without one."""
+        return self.block_mask_k or self.block_mask or 0
 
     @property
     def id(self) -> str:
@@ -90,7 +108,7 @@ def _words(c: Case) -> list[str]:
         "topleft" if c.top_left else "", _number("left", c.left), _number("right", c.right),
         "" if c.softcap is None else f"cap{c.softcap:g}", "" if c.scale is None else f"scale{c.scale:g}".replace("-", "m"),
         "sinks" if c.sinks else "", "alibi" if c.alibi else "", "" if c.mask == "none" else f"{c.mask}{c.mask_dims}d",
-        f"blocks{c.block_mask}" if c.block_mask else "", f"drop{c.dropout:g}" if c.dropout else "",
+        _blocks(c), f"drop{c.dropout:g}" if c.dropout else "",
         "" if c.lse else "nolse", "gradbias" if c.grad_bias else "", "gradsinks" if c.grad_sinks else "",
         "det" if c.deterministic else "", "batchinv" if c.batch_invariant else "", "nansafe" if c.nan_safe else "",
         f"out{DTYPES[c.out_dtype]}" if c.out_dtype else "", c.memory if c.memory != "contiguous" else "", c.values,
@@ -104,7 +122,14 @@ def _format_words(c: Case) -> list[str]:
         for name, value in (("q", c.q_format), ("k", c.k_format), ("v", c.v_format))
         if value != "dense"
     ]
-    return [*stored, f"g{GRANULARITIES[c.granularity]}"] if stored else []
+    spread = "x".join(GRANULARITIES[word] for word in (c.granularity, c.granularity_v) if word)
+    return [*stored, f"g{spread}"] if stored else []
+
+
+def _blocks(c: Case) -> str:
+    if c.block_mask is None:
+        return ""
+    return f"blocks{c.block_mask}" if c.block_mask_k is None else f"blocks{c.block_mask}x{c.block_mask_k}"
 
 
 def _number(name: str, value: int) -> str:
@@ -154,8 +179,9 @@ def _read_word(word: str) -> dict[str, Any] | None:  # noqa: C901  # one line pe
         return {"out_dtype": _BACK[word[3:]]}
     if word[0] in "qkv" and word[1:] in _FORMAT_BACK:
         return {f"{word[0]}_format": _FORMAT_BACK[word[1:]]}
-    if word[0] == "g" and word[1:] in _GRANULARITY_BACK:
-        return {"granularity": _GRANULARITY_BACK[word[1:]]}
+    if word[0] == "g" and set(word[1:].split("x")) <= set(_GRANULARITY_BACK):
+        spread = [_GRANULARITY_BACK[one] for one in word[1:].split("x")]
+        return dict(zip(("granularity", "granularity_v"), spread, strict=False))
     return _read_numbered(word)
 
 
@@ -167,6 +193,7 @@ _NUMBERED: tuple[tuple[str, tuple[str, ...], Any], ...] = (
     (r"left(\d+)", ("left",), int),
     (r"right(\d+)", ("right",), int),
     (r"cap([\d.e+]+)", ("softcap",), float),
+    (r"blocks(\d+)x(\d+)", ("block_mask", "block_mask_k"), int),
     (r"blocks(\d+)", ("block_mask",), int),
     (r"drop([\d.]+)", ("dropout",), float),
     (r"s(\d+)", ("seed",), int),

@@ -13,7 +13,7 @@ from attn_backends.request import Request
 from attn_backends.strides import stride_class
 
 BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-SCALE_BLOCK = 16  # tokens per descale under granularity `block`
+SCALE_BLOCK = 24  # tokens per descale under granularity `block`; no tile of a kernel
 ALIGNMENT_CAP = 16  # the host looks no further
 
 
@@ -26,7 +26,7 @@ def request_of(case: Case) -> Request:
         num_q_heads=case.q_heads, num_kv_heads=case.kv_heads, head_dim_qk=case.head_dim, head_dim_v=case.head_dim_v,
         causal=case.causal, causal_alignment="top_left" if case.top_left else "bottom_right", window_left=case.left,
         window_right=case.right, softmax_scale=case.scale, softcap=case.softcap, sinks=case.sinks, alibi=case.alibi,
-        mask="bool" if case.mask == "bool" else "none", bias=case.mask == "bias", block_mask_size=case.block_mask,
+        mask="bool" if case.mask == "bool" else "none", bias=case.mask == "bias", block_mask_size=_block_size(case),
         dropout_p=case.dropout, return_lse=case.lse, needs_backward=needs_backward(case),
         grad_bias=case.grad_bias, grad_sinks=case.grad_sinks, deterministic=case.deterministic,
         batch_invariant=case.batch_invariant, nan_safe=case.nan_safe, varlen=case.layout == "thd",
@@ -51,6 +51,11 @@ def kv_dtype(case: Case) -> str:
     return natural_out_dtype(case)
 
 
+def _block_size(case: Case) -> int | tuple[int, int] | None:
+    pair = case.block_mask is not None and case.block_keys != case.block_mask
+    return (case.block_mask or 0, case.block_keys) if pair else case.block_mask
+
+
 def _out_dtype(case: Case) -> str:
     return "same" if case.out_dtype in (None, natural_out_dtype(case)) else str(case.out_dtype)
 
@@ -72,8 +77,8 @@ def _pages(case: Case) -> dict[str, Any]:
 def _formats(case: Case) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name in "qkv":
-        stored = fields[f"{name}_format"] = getattr(case, f"{name}_format")
-        fields[f"{name}_granularity"] = "none" if stored == "dense" else case.granularity
+        fields[f"{name}_format"] = getattr(case, f"{name}_format")
+        fields[f"{name}_granularity"] = case.granularity_of(name)
     if "block" in fields.values():
         fields["scale_block"] = SCALE_BLOCK
     return fields

@@ -63,7 +63,7 @@ _FEATURES: tuple[tuple[str, Has], ...] = (
     ("PAGED-4", lambda c: c.page_size is not None and c.layout == "thd"),
     ("QUANT-1", _quantised),
     ("QUANT-2", _quantised),
-    ("QUANT-3", lambda c: c.k_format != c.v_format),
+    ("QUANT-3", lambda c: c.k_format != c.v_format or c.granularity_v is not None),
     ("QUANT-4", lambda c: c.q_format != "dense"),
     ("DROPOUT-1", lambda c: c.dropout > 0),
     ("DROPOUT-2", lambda c: c.dropout > 0),

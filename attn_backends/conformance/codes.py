@@ -35,7 +35,7 @@ def codes_of(case: Case, name: str, values: torch.Tensor) -> Codes:
     dtype = DTYPES[getattr(case, f"{name}_format")]
     scale = _scale(case, name, tuple(values.shape), dtype)
     low, high = RANGES[str(dtype).removeprefix("torch.")]
-    numbers = (values / _spread(scale, case.granularity, values.shape[1])).clamp(low, high)
+    numbers = (values / _spread(scale, case.granularity_of(name), values.shape[1])).clamp(low, high)
     return Codes(dtype=dtype, numbers=numbers.round() if dtype == torch.int8 else numbers, scale=scale)
 
 
@@ -51,7 +51,7 @@ def _scale(case: Case, name: str, sizes: tuple[int, ...], dtype: torch.dtype) ->
     }
     size = SCALES[case.values] * (6.0 if case.values == "offset" else 3.0)
     base = size / 127.0 if dtype == torch.int8 else size
-    drawn = torch.rand(shapes[case.granularity], generator=generator(case, f"{name}_descale"))
+    drawn = torch.rand(shapes[case.granularity_of(name)], generator=generator(case, f"{name}_descale"))
     return base * torch.exp2(2.0 * drawn - 1.0)
 
 

@@ -17,7 +17,7 @@ import torch
 
 from attn_backends.conformance.case import Case
 from attn_backends.conformance.lengths import Lengths, lengths_of
-from attn_backends.conformance.masks import drawn_blocks, drawn_mask, drawn_sinks, drawn_slopes
+from attn_backends.conformance.masks import drawn_blocks, drawn_inside, drawn_mask, drawn_sinks, drawn_slopes
 
 SCALES = {"randn": 1.0, "small": 0.02, "large": 32.0, "offset": 1.0}
 OFFSET = 3.0
@@ -28,8 +28,9 @@ class Logical:
     """Everything that a call of `case` holds, not yet stored.
 
     q [B, Sq, Hq, D], k [B, Sk, Hkv, D], v [B, Sk, Hkv, Dv]
-    mask: as it is passed, 2 to 4 dims; blocks: bool [B | 1, Hq | 1, rows, columns]; sinks [Hq]; slopes [Hq] or [B, Hq]
-    junk: what cells hold that no sequence owns; pages: seed of the order of pages
+    mask: as it is passed, 2 to 4 dims; sinks [Hq]; slopes [Hq] or [B, Hq]
+    blocks: bool [B | 1, Hq | 1, rows, columns]; inside: bool [Sq, Sk], what those show token by token
+    junk: what cells hold that no sequence owns, NaN or, at odd seeds, inf; pages: seed of the order of pages
     """
 
     case: Case
@@ -39,6 +40,7 @@ class Logical:
     v: torch.Tensor
     mask: torch.Tensor | None = None
     blocks: torch.Tensor | None = None
+    inside: torch.Tensor | None = None
     sinks: torch.Tensor | None = None
     slopes: torch.Tensor | None = None
     junk: float = math.nan
@@ -59,8 +61,10 @@ def draw(case: Case) -> Logical:
         v=values(case, "v", (case.batch, case.seq_k, case.kv_heads, case.head_dim_v)),
         mask=drawn_mask(case, generator(case, "mask")),
         blocks=drawn_blocks(case, generator(case, "blocks")),
+        inside=drawn_inside(case, generator(case, "inside")),
         sinks=drawn_sinks(case, generator(case, "sinks")),
         slopes=drawn_slopes(case),
+        junk=math.inf if case.seed % 2 else math.nan,
     )
 
 

@@ -1,12 +1,13 @@
 """`Inputs`: q, k, v and the keywords of `attention()` for one case, as a user would hold them; made of `Logical` numbers.
 
-What no sequence owns is poisoned with NaN: cells behind lengths, unused pages and cells, tails of packed tensors, the
-padding between rows, the scales of tokens that are not there. Table entries past a length are -1, far too large, or
-name a page of NaN.
+What no sequence owns is poisoned, with NaN at even seeds and inf at odd ones: cells behind lengths, unused pages and
+cells, tails of packed tensors, the padding between rows, the scales of tokens that are not there. Table entries past a
+length are -1, far too large, or name a page of poison.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -22,6 +23,7 @@ from attn_backends.conformance.lengths import pages_of, phase_of, tail_rows
 from attn_backends.conformance.placement import Placement, placements
 
 DROPOUT_SEED = 2**33 + 12345  # both words of the key count
+MASK_PAD = 3  # columns between the rows of a mask of four dims
 BEYOND = (-1, 2**31 - 1)  # what table entries past the length hold, beside a page of NaN
 
 
@@ -44,7 +46,8 @@ class Inputs:
         named = {"q": self.q, "k": self.k, "v": self.v}
         named |= {name: value for name, value in self.given.items() if isinstance(value, torch.Tensor)}
         block_mask = self.given.get("block_mask")
-        return named if block_mask is None else {**named, "block_mask": block_mask.blocks}
+        held = {} if block_mask is None else {"block_mask": block_mask.blocks, "block_mask.mask": block_mask.mask}
+        return named | {name: tensor for name, tensor in held.items() if tensor is not None}
 
 
 def make_inputs(case: Case, device: torch.device | str = "cpu") -> Inputs:
@@ -69,8 +72,11 @@ def store(logical: Logical, device: torch.device | str = "cpu") -> Inputs:
     q, k, v = _placed(placements(case, logical.lengths), numbers, dtypes, logical.junk, torch.device(device))
     given = {**_plain_arguments(case), **_tensors(logical), **cells.arguments(), **scales}
     moved = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in given.items()}
+    if logical.mask is not None:
+        moved["attn_mask"] = _stored_mask(case, moved["attn_mask"])
     if logical.blocks is not None and case.block_mask is not None:
-        moved["block_mask"] = BlockMask(logical.blocks.to(device), case.block_mask)
+        inside = None if logical.inside is None else logical.inside.to(device)
+        moved["block_mask"] = BlockMask(logical.blocks.to(device), (case.block_mask, case.block_keys), inside)
     return _with_gradients(case, Inputs(q=q, k=k, v=v, given=moved))
 
 
@@ -100,9 +106,8 @@ def _plain_arguments(case: Case) -> dict[str, Any]:
         given["out_dtype"] = case.out_dtype
     for name in "qkv":
         if getattr(case, f"{name}_format") != "dense":
-            given[f"{name}_granularity"] = case.granularity
-            given |= {"scale_block": SCALE_BLOCK} if case.granularity == "block" else {}
-    return given
+            given[f"{name}_granularity"] = case.granularity_of(name)
+    return given | ({"scale_block": SCALE_BLOCK} if "block" in case.granularities else {})
 
 
 def bias_dtype(case: Case) -> torch.dtype:
@@ -116,12 +121,26 @@ def _tensors(logical: Logical) -> dict[str, torch.Tensor]:
     case, found = logical.case, {}
     if logical.mask is not None:
         wanted = torch.bool if case.mask == "bool" else bias_dtype(case)
-        found["attn_mask"] = logical.mask.to(wanted, copy=True)
+        found["attn_mask"] = logical.mask.to(wanted)
     if logical.sinks is not None:
         found["sinks"] = logical.sinks.clone()
     if logical.slopes is not None:
         found["alibi_slopes"] = logical.slopes.clone()
     return found
+
+
+def _stored_mask(case: Case, mask: torch.Tensor) -> torch.Tensor:
+    """A mask in memory of its own, of which no kernel may think that it is contiguous.
+
+    2 dims: keys before queries; 3: one head for all at odd seeds, by a stride of 0; 4: rows padded, visible there or NaN
+    """
+    if case.mask_dims == 2:
+        return mask.t().clone(memory_format=torch.contiguous_format).t()
+    if case.mask_dims == 3:
+        return mask.clone().expand(case.q_heads, -1, -1)
+    held = mask.new_full((*mask.shape[:-1], mask.shape[-1] + MASK_PAD), True if mask.dtype == torch.bool else math.nan)
+    held[..., : mask.shape[-1]] = mask
+    return held[..., : mask.shape[-1]]
 
 
 class _Cells:
@@ -187,9 +206,9 @@ def _block_table(logical: Logical) -> torch.Tensor:
 def _descale(name: str, scale: torch.Tensor, cells: _Cells) -> dict[str, Any]:
     """The descale as it is passed: a float for one number at even seeds, per-token scales as their tokens lie."""
     case = cells.case
-    if case.granularity == "per_tensor" and scale.dim() == 0:
+    if case.granularity_of(name) == "per_tensor" and scale.dim() == 0:
         return {f"{name}_descale": float(scale)}
-    if case.granularity == "per_token_head":
+    if case.granularity_of(name) == "per_token_head":
         scale = cells.laid_out(name, scale)
         if name != "q" and case.page_size is not None and case.kv_layout == "HND":
             scale = scale.transpose(1, 2).contiguous()
@@ -215,8 +234,8 @@ def _placed(
 
 
 def stored(numbers: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Float64 numbers in a storage dtype; int8 has no NaN and holds 127 for it."""
-    return numbers.nan_to_num(nan=127.0).to(dtype) if dtype == torch.int8 else numbers.to(dtype)
+    """Float64 numbers in a storage dtype; int8 has neither NaN nor inf and holds 127 for them."""
+    return numbers.nan_to_num(nan=127.0, posinf=127.0).to(dtype) if dtype == torch.int8 else numbers.to(dtype)
 
 
 def _int32(lengths: tuple[int, ...]) -> torch.Tensor:

@@ -7,13 +7,6 @@ it finds open, and may fork. A probe runs what a backend never promised: a crash
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import queue
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_backends.conformance.checks import CHECKS
+from attn_backends.conformance.child import Child
 from attn_backends.conformance.item import Item
 from attn_backends.conformance.outcome import Outcome, Result
 
@@ -28,7 +22,6 @@ OnResult = Callable[[Result], None]
 START_TIMEOUT = 120.0  # seconds until a worker is ready: imports, and what a setup does
 MOST_FAILED_STARTS = 3  # in a row; after that nothing is tried again
 MOST_HANGS = 8  # in a row, over all workers; after that only refusals are tried, until one of them answers
-GRACE = 5.0  # seconds for a process to end that has closed its channel, or whose input has ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +75,7 @@ class _Crew:
 
     def work(self) -> None:
         """Take items until there are none."""
-        worker: _Worker | None = None
+        worker: Child | None = None
         try:
             while (index := self._take()) is not None:
                 worker, result = self._one(worker, self.items[index])
@@ -101,7 +94,7 @@ class _Crew:
             if self._on_result is not None:
                 self._on_result(result)
 
-    def _one(self, worker: _Worker | None, item: Item) -> tuple[_Worker | None, Result]:
+    def _one(self, worker: Child | None, item: Item) -> tuple[Child | None, Result]:
         """One item, and the worker that is left afterwards."""
         started = time.perf_counter()
         if self._hangs >= MOST_HANGS and CHECKS[item.check].kind != "refusal":
@@ -111,7 +104,8 @@ class _Crew:
             worker = self._start()
         if isinstance(worker, _DeadWorker):
             return None, _result(item, Outcome.CRASH, f"no worker: {worker.why}", started)
-        answer = worker.ask(item, self._timeout)
+        worker.tell({"id": item.id, "clauses": list(item.clauses)})
+        answer = worker.receive(self._timeout, lambda message: message.get("id") == item.id and "outcome" in message)
         self._hangs = self._hangs + 1 if answer is Outcome.TIMEOUT else 0
         if isinstance(answer, dict):
             result = Result.from_json(answer)
@@ -128,7 +122,9 @@ class _Crew:
         """A ready worker, or why there is none."""
         if self._failed_starts >= MOST_FAILED_STARTS:
             return _DeadWorker("earlier ones never came up")
-        worker = _Worker(self._job)
+        job = self._job
+        worker = Child("attn_backends.conformance.worker", job.path)
+        worker.tell({"backend": job.backend, "device": job.device, "setup": job.setup, "threads": job.threads})
         said = worker.receive(START_TIMEOUT, lambda message: "ready" in message or "failed" in message)
         if isinstance(said, dict) and said.get("ready"):
             self._failed_starts = 0
@@ -139,7 +135,7 @@ class _Crew:
         return _DeadWorker(why)
 
 
-def _unless_crashed(worker: _Worker, result: Result) -> _Worker | None:
+def _unless_crashed(worker: Child, result: Result) -> Child | None:
     """A worker whose item tried to leave the process is not used again."""
     if result.outcome is not Outcome.CRASH:
         return worker
@@ -154,100 +150,6 @@ def _result(item: Item, outcome: Outcome, message: str, started: float) -> Resul
     )  # fmt: skip
 
 
-def _read(line: str) -> dict[str, Any] | None:
-    """A message, or None for whatever else lies in the channel."""
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
-
-
 @dataclass(frozen=True, slots=True)
 class _DeadWorker:
     why: str
-
-
-class _Worker:
-    """One worker process and the thread that reads what it says."""
-
-    def __init__(self, job: Job) -> None:
-        environment = dict(os.environ)
-        environment["PYTHONPATH"] = os.pathsep.join((*job.path, *filter(None, [environment.get("PYTHONPATH")])))
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "attn_backends.conformance.worker"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, encoding="utf-8",
-            errors="replace", env=environment, start_new_session=True,
-        )  # fmt: skip
-        self._said: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
-        self._tell({"backend": job.backend, "device": job.device, "setup": job.setup, "threads": job.threads})
-
-    def _listen(self) -> None:
-        stream = self._process.stdout
-        if stream is not None:
-            with stream:
-                for line in stream:
-                    self._said.put(line)
-        self._said.put(None)
-
-    def _tell(self, message: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # a dead worker is noticed when it says nothing
-            if self._process.stdin is not None:
-                self._process.stdin.write(json.dumps(message) + "\n")
-                self._process.stdin.flush()
-
-    def ask(self, item: Item, timeout: float) -> dict[str, Any] | Outcome:
-        """The result of an item as JSON; CRASH or TIMEOUT where there is none."""
-        self._tell({"id": item.id, "clauses": list(item.clauses)})
-        return self.receive(timeout, lambda message: message.get("id") == item.id and "outcome" in message)
-
-    def receive(self, timeout: float, meant: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | Outcome:
-        """The next message that is meant; CRASH when the worker is gone, TIMEOUT when there is none in time."""
-        deadline = time.perf_counter() + timeout
-        while (left := deadline - time.perf_counter()) > 0:
-            try:
-                line = self._said.get(timeout=left)
-            except queue.Empty:
-                break
-            if line is None:
-                return Outcome.CRASH
-            message = _read(line)
-            if message is not None and meant(message):
-                return message
-        return Outcome.TIMEOUT
-
-    def epitaph(self) -> str:
-        """How the process ended; it may still be at it."""
-        try:
-            code = self._process.wait(timeout=GRACE)
-        except subprocess.TimeoutExpired:
-            return "the process closed its channel and stayed"
-        if code >= 0:
-            return f"the process ended with exit code {code}"
-        with contextlib.suppress(ValueError):
-            return f"the process died of {signal.Signals(-code).name}"
-        return f"the process died of signal {-code}"
-
-    def kill(self) -> None:
-        """End the worker and what it started."""
-        with contextlib.suppress(OSError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._shut()
-
-    def close(self) -> None:
-        """Let the worker end: its input does."""
-        with contextlib.suppress(OSError):
-            if self._process.stdin is not None:
-                self._process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=GRACE)
-        self.kill()
-
-    def _shut(self) -> None:
-        self._process.wait()
-        self._listener.join(timeout=1.0)  # a process that outlives the worker may hold the channel open
-        with contextlib.suppress(OSError):
-            if self._process.stdin is not None:
-                self._process.stdin.close()

@@ -1,4 +1,4 @@
-"""Masks, sinks and slopes of a case. Every mask of more than one query has a row that sees nothing, where it may."""
+"""Masks, sinks and slopes of a case. Every mask of more than one row has a row that sees nothing, where it may."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ def drawn_mask(case: Case, generator: torch.Generator) -> torch.Tensor | None:
 
 
 def _mask_shape(case: Case) -> tuple[int, ...]:
-    """[Sq, Sk], [Hq, Sq, Sk], or four dims of which the heads are shared at odd seeds."""
-    heads = 1 if case.mask_dims == 4 and case.seed % 2 else case.q_heads
-    full = (case.batch, heads, case.seq_q, case.seq_k)
-    return full[4 - case.mask_dims :]
+    """[Sq, Sk], [Hq, Sq, Sk] or [B, Hq, Sq, Sk]; at odd seeds [1, Sk], [1, Sq, Sk] or [B, 1, Sq, Sk]."""
+    full = [case.batch, case.q_heads, case.seq_q, case.seq_k]
+    if case.seed % 2:
+        full[2 if case.mask_dims == 2 else 1] = 1
+    return tuple(full[4 - case.mask_dims :])
 
 
 def _empty_one_row(seen: torch.Tensor, case: Case) -> None:
-    """Hide everything from one row; with a single query, from one sequence or head, if there are several."""
-    if case.seq_q > 1:
+    """Hide everything from one row; with a single one, from one sequence or head, if there are several."""
+    if seen.shape[-2] > 1:
         seen[..., case.seq_q // 2, :] = False
     elif seen.dim() > 2 and seen.shape[0] > 1:
         seen[0] = False
@@ -41,12 +42,19 @@ def drawn_blocks(case: Case, generator: torch.Generator) -> torch.Tensor | None:
     """Bool blocks [B, Hq, rows, columns], shared by all sequences at odd seeds; the last row of blocks is empty."""
     if case.block_mask is None:
         return None
-    rows, columns = -(-case.seq_q // case.block_mask), -(-case.seq_k // case.block_mask)
+    rows, columns = -(-case.seq_q // case.block_mask), -(-case.seq_k // case.block_keys)
     batch = 1 if case.seed % 2 else case.batch
     seen = torch.rand((batch, case.q_heads, rows, columns), generator=generator) < VISIBLE
     if rows > 1:
         seen[:, :, -1] = False
     return seen
+
+
+def drawn_inside(case: Case, generator: torch.Generator) -> torch.Tensor | None:
+    """The token mask of a block mask, bool [Sq, Sk]; only odd seeds have one."""
+    if case.block_mask is None or case.seed % 2 == 0:
+        return None
+    return torch.rand((case.seq_q, case.seq_k), generator=generator) < VISIBLE
 
 
 def drawn_sinks(case: Case, generator: torch.Generator) -> torch.Tensor | None:

@@ -51,7 +51,15 @@ def factors(box: Box, level: str) -> Factors:
         "softcap": [{}, {"softcap": 2.0}, {"softcap": 30.0}],
         "scale": [{}, {"scale": 0.3}, {"scale": -0.2}, {"scale": 0.0}],
         "mask": [{"mask": word, "mask_dims": dims} for word, dims in _MASKS][: some + 1],
-        "blocks": [{}, {"block_mask": 16}, {"block_mask": 5}, {"block_mask": 64}, {"block_mask": 128}],
+        "blocks": [
+            {},
+            {"block_mask": 16},
+            {"block_mask": 5, "block_mask_k": 12},
+            {"block_mask": 5},
+            {"block_mask": 64},
+            {"block_mask": 128},
+            {"block_mask": 64, "block_mask_k": 128},
+        ],
         "grads": [{}, {"grads": True, "grad_bias": True, "grad_sinks": True}, {"grads": True}],
         "lse": [{}, {"lse": False}],
         "phase": [{}, *({"phase": word} for word in table.PHASES)],
@@ -119,7 +127,11 @@ def _granularities() -> list[Changes]:
     """Each by itself, and beside tensors of one format, since dense ones have no scale."""
     words = table.GRANULARITIES[1:]
     quantised = [{"k_format": fmt, "v_format": fmt} for fmt in table.FORMATS[1:]]
-    return [*({"granularity": word} for word in words), *({"granularity": w, **f} for f in quantised for w in words)]
+    apart = {"granularity": "per_channel", "granularity_v": "per_token_head"}  # of K and of V, each its own
+    return [
+        *({"granularity": word} for word in words), *({"granularity": w, **f} for f in quantised for w in words),
+        *({**apart, **f} for f in quantised),
+    ]  # fmt: skip
 
 
 def _widths(box: Box, axis: str) -> list[int]:

@@ -103,15 +103,11 @@ def restored_call(
 
 
 def run_backward(bound: Bound, call: Call, d_out: torch.Tensor, d_lse: torch.Tensor | None) -> Grads:
-    """Call the backend's backward; an error says under which decision it happened."""
+    """The gradients of a call: the backend's, or zeros where there is nothing to differentiate."""
     if bound.empty or bound.loaded.backward is None:
         return _zero_grads(call)
-    try:
-        found: Grads = bound.without_autocast(bound.loaded.backward, call, d_out, d_lse)
-        return found
-    except Exception as error:
-        bound.note(error)
-        raise
+    found: Grads = bound.backward(call, d_out, d_lse)
+    return found
 
 
 def _zero_grads(call: Call) -> Grads:

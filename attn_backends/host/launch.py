@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import empty_like, is_autocast_enabled  # names of this module: `fast` looks them up at every call
+from torch.cuda import is_current_stream_capturing
 
 from attn_backends.call import Call
 from attn_backends.errors import LoadError, RequestError
@@ -57,6 +58,7 @@ class Bound:
     workspace_bytes: int
     converts: bool
     needs_backward: bool
+    on_gpu: bool = False
     simple: bool = False  # whether `fast` will do
     plan: Any = None
     planned: bool = False
@@ -94,7 +96,10 @@ class Bound:
         except Exception as error:
             self.note(error)
             raise
-        self.account.launches.step()
+        if self.on_gpu and is_current_stream_capturing():
+            self.account.capture("forward")
+        else:
+            self.account.launches.step()
         if active_hooks() is not None:
             self.tell_hooks(call)
         return out
@@ -150,11 +155,27 @@ class Bound:
         except Exception as error:
             self.note(error)
             raise
-        self.account.launches.step()
+        if self.on_gpu and is_current_stream_capturing():
+            self.account.capture("forward")
+        else:
+            self.account.launches.step()
         if self.converts or self.downcast is not None:
             self.account.convert(self.conversions(call))
         if active_hooks() is not None:
             self.tell_hooks(call)
+
+    def backward(self, call: Call, d_out: torch.Tensor, d_lse: torch.Tensor | None) -> Any:
+        """The backend's gradients; an error says under which decision it happened."""
+        try:
+            found = self.without_autocast(self.loaded.backward, call, d_out, d_lse)  # type: ignore[arg-type]  # it has one
+        except Exception as error:
+            self.note(error)
+            raise
+        if self.on_gpu and is_current_stream_capturing():
+            self.account.capture("backward")
+        else:
+            self.account.backwards.step()
+        return found
 
     def tell_hooks(self, call: Call) -> None:
         """Tell the hooks that watch launches."""
@@ -217,7 +238,7 @@ def bind_call(
         out_shape=out_shape, out_like_q=q.is_contiguous() and computed == q.dtype and out_shape == tuple(q.shape),
         out_dtype=computed, final_dtype=final, lse_shape=lse_shape, geometry=g, downcast=downcast, autocast_device=q.device.type if torch.amp.is_autocast_available(q.device.type) else "cpu",
         empty=q.numel() == 0, workspace_bytes=int(workspace), needs_backward=request.needs_backward,
-        check_contents=checks_contents(q, a),
+        on_gpu=q.is_cuda, check_contents=checks_contents(q, a),
         converts=bool(chosen and chosen.conversions and loaded.conversions),
     )  # fmt: skip
     bound.simple = not (

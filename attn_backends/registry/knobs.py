@@ -22,6 +22,7 @@ KNOBS = {
     "LOG": "folder for the decision log (JSON lines); 1 = the user's log folder",
     "LOG_BYTES": "size in bytes at which a log file is rotated",
     "LOG_FILES": "rotated log files kept per process",
+    "MEASUREMENTS": "file of measured times, read once per process; 0 = use none",
 }
 _NAMES = tuple(PREFIX + name for name in KNOBS)
 # os.environ decodes at every read, 0.8 us each; its own dict underneath, where there is one, costs 0.04
@@ -50,6 +51,7 @@ class Knobs:
     log: str | None = None
     log_bytes: int | None = None
     log_files: int | None = None
+    measurements: str | None = None
 
 
 def raw_knobs() -> tuple[bytes | str | None, ...]:
@@ -76,6 +78,7 @@ def parse_knobs(raw: tuple[bytes | str | None, ...]) -> Knobs:
         log=values["LOG"] or None,
         log_bytes=_count("LOG_BYTES", values["LOG_BYTES"]),
         log_files=_count("LOG_FILES", values["LOG_FILES"]),
+        measurements=values["MEASUREMENTS"] or None,
     )
 
 

@@ -30,7 +30,10 @@ SOURCES = ("explicit", "scope", "prefer", "rank_hook", "measured", "cost_model",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One backend's standing. `status`: selected, outranked or rejected; `stage`: the filter that rejected it."""
+    """One backend's standing. `status`: selected, outranked or rejected; `stage`: the filter that rejected it.
+
+    `measured_at`: when its time was measured (UTC, ISO); `measured_by`: of its own bucket, or of the neighbours.
+    """
 
     name: str
     version: str
@@ -42,6 +45,8 @@ class Candidate:
     rank: int | None = None
     predicted_ms: float | None = None
     measured_ms: float | None = None
+    measured_at: str | None = None
+    measured_by: str | None = None
     conversions: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -50,6 +55,7 @@ class Candidate:
             "name": self.name, "version": self.version, "tier": self.tier, "numerics": self.numerics,
             "status": self.status, "stage": self.stage, "reasons": scrub([reason.to_json() for reason in self.reasons]),
             "rank": self.rank, "predicted_ms": self.predicted_ms, "measured_ms": self.measured_ms,
+            "measured_at": self.measured_at, "measured_by": self.measured_by,
             "conversions": list(self.conversions),
         }  # fmt: skip
 

@@ -18,7 +18,7 @@ from attn_backends.selector.conversions import called_for
 from attn_backends.selector.decision import Candidate, Change, Decision, Forced, Relaxation
 from attn_backends.selector.filters import Asked, forbidden_reference, quarantine_reasons, static_refusals
 from attn_backends.selector.rank import Grounds, outranked_by, rank
-from attn_backends.selector.times import CostModel, Measurements, predicted_times
+from attn_backends.selector.times import CostModel, Measured, Measurements, measured_times, predicted_times
 
 if TYPE_CHECKING:
     from attn_backends.registry.manifest import Manifest
@@ -122,11 +122,11 @@ def _decide(
     winner: _Fit | None = None
     source: str | None = None
     ordered: list[_Fit] = []
-    measured: Mapping[str, float] = {}
+    measured: Mapping[str, Measured] = {}
     predicted: Mapping[str, float] = {}
     if fits:
-        grounds = _grounds(question, fits, canonical)
-        measured, predicted = grounds.measured, grounds.predicted
+        grounds, measured = _grounds(question, fits, canonical)
+        predicted = grounds.predicted
         manifests, source = rank([fit.manifest for fit in fits], grounds)
         by_name = {fit.manifest.name: fit for fit in fits}
         ordered = [by_name[manifest.name] for manifest in manifests]
@@ -156,25 +156,29 @@ def _decide(
     )  # fmt: skip
 
 
-def _grounds(question: Question, fits: Sequence[_Fit], canonical: list[Request]) -> Grounds:
-    """Times and hook order; under batch_invariant only what cannot depend on the batch."""
+def _grounds(
+    question: Question, fits: Sequence[_Fit], canonical: list[Request]
+) -> tuple[Grounds, Mapping[str, Measured]]:
+    """Times and hook order, and where the times come from; under batch_invariant only what cannot depend on the batch."""
     asked = question.asked
     if asked.request.batch_invariant:
-        return Grounds(policy=asked.policy, measured={}, predicted={})
+        return Grounds(policy=asked.policy, measured={}, predicted={}), {}
     names = [fit.manifest.name for fit in fits]
     order: list[str] = []
     hooks = active_hooks()
     if asked.policy.rank_hooks and hooks is not None:
         order = hooks.rank(_canonical(question, canonical), names, asked.policy.rank_hooks)
-    measured: dict[str, float] = {}
+    manifests = [fit.manifest for fit in fits]
+    measured: Mapping[str, Measured] = {}
     predicted: Mapping[str, float] = {}
     if question.measurements.token != ():
-        known = question.measurements.times(_canonical(question, canonical), asked.device)
-        measured = {name: known[name] for name in names if name in known}
+        measured = measured_times(
+            question.measurements, manifests, _canonical(question, canonical), asked.device, asked.environment
+        )
     if question.cost_model.token is not None:
-        manifests = [fit.manifest for fit in fits]
         predicted = predicted_times(question.cost_model, manifests, _canonical(question, canonical), asked.device)
-    return Grounds(policy=asked.policy, hook_order=order, measured=measured, predicted=predicted)
+    times = {name: one.ms for name, one in measured.items()}
+    return Grounds(policy=asked.policy, hook_order=order, measured=times, predicted=predicted), measured
 
 
 def _standing(
@@ -182,7 +186,7 @@ def _standing(
     winner: _Fit | None,
     source: str | None,
     asked: Asked,
-    measured: Mapping[str, float],
+    measured: Mapping[str, Measured],
     predicted: Mapping[str, float],
 ) -> list[Candidate]:
     standing: list[Candidate] = []
@@ -200,11 +204,17 @@ def _standing(
         standing.append(
             _candidate(
                 fit.manifest, "selected" if fit is winner else "outranked", "rank", reasons,
-                rank=position, measured_ms=measured.get(name), predicted_ms=predicted.get(name),
+                rank=position, predicted_ms=predicted.get(name), **_measured_fields(measured.get(name)),
                 conversions=cast + called_for(fit.manifest, asked.request, asked.device),
             )
         )  # fmt: skip
     return standing
+
+
+def _measured_fields(found: Measured | None) -> dict[str, Any]:
+    if found is None:
+        return {}
+    return {"measured_ms": found.ms, "measured_at": found.at or None, "measured_by": found.by}
 
 
 def _candidate(manifest: Manifest, status: str, stage: str, reasons: tuple[Reason, ...], **more: Any) -> Candidate:

@@ -30,13 +30,15 @@ from attn_backends.selector.quarantine import Entry, readable_entries
 from attn_backends.selector.refusal import raise_if_forced_unfit, raise_if_reference_forbidden
 from attn_backends.selector.resolve import Question, resolve
 from attn_backends.selector.scope import Scope, open_scopes, scoped_backend, scoped_policy
-from attn_backends.selector.times import NO_TIMES, CostModel, Measurements
+from attn_backends.selector.times import CostModel, FixedTimes, Measurements
 from attn_backends.selector.unknown_names import warn_of_unknown_names
 
 _cache = DecisionCache()
 _lock = threading.Lock()
-_measurements: Measurements = NO_TIMES
+_UNREAD: Measurements = FixedTimes((("unread", 0.0),))  # stands for this machine's times until somebody needs them
+_measurements: Measurements = _UNREAD
 _cost_model: CostModel = ROOFLINE
+_of_the_machine = True  # whether the times are this machine's own, rather than given by `use_measurements`
 _changes = 0
 
 
@@ -60,7 +62,7 @@ def select(
     knobs = deciding_knobs()
     scopes = open_scopes()
     snapshot = (registry or default_registry()).snapshot()
-    times = _measurements if measurements is None else measurements
+    times = _times() if measurements is None else measurements
     try:
         exact = (
             request, backend, policy, device, environment, scopes, knobs, snapshot, times.token, _cost_model.token,
@@ -84,14 +86,17 @@ def cache_info() -> CacheInfo:
 
 
 def clear_cache() -> None:
-    """Forget every decision, and look at this machine's packages and certificates again."""
+    """Forget every decision, and look at this machine's packages, certificates and measured times again."""
+    global _measurements
     default_registry().refresh()
+    if _of_the_machine:
+        _measurements = _UNREAD
     _forget()
 
 
 def changes() -> tuple[Any, ...]:
     """Differs when decisions have become stale, by registrations of the default registry apart; for hot keys."""
-    return (_changes, _measurements.token, _cost_model.token)
+    return (_changes, _times().token, _cost_model.token)
 
 
 def _forget() -> None:
@@ -101,10 +106,26 @@ def _forget() -> None:
 
 
 def use_measurements(measurements: Measurements | None) -> None:
-    """Rank by these times from now on; None goes back to none."""
-    global _measurements
-    _measurements = NO_TIMES if measurements is None else measurements
+    """Rank by these times from now on; None goes back to those of this machine, `NO_TIMES` uses none."""
+    global _measurements, _of_the_machine
+    _measurements = _UNREAD if measurements is None else measurements
+    _of_the_machine = measurements is None
     _forget()
+
+
+def _times() -> Measurements:
+    """What ranks now; this machine's own times are read when they are first asked for."""
+    return _measurements if _measurements is not _UNREAD else _read_measurements()
+
+
+def _read_measurements() -> Measurements:
+    global _measurements
+    from attn_backends.selector.measured.standing import machine_times
+
+    with _lock:
+        if _measurements is _UNREAD:
+            _measurements = machine_times()
+        return _measurements
 
 
 def use_cost_model(model: CostModel | None) -> None:

@@ -9,16 +9,33 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from attn_backends.device import Device
+    from attn_backends.registry.environment import Environment
     from attn_backends.registry.manifest import Manifest
     from attn_backends.request import Request
 
 
+class Measured(NamedTuple):
+    """A measured time; `at` is when (UTC, ISO; empty where nobody knows), `by` what it was measured of.
+
+    `bucket`: calls of this size. `neighbours`: smaller and larger ones, between which it lies.
+    """
+
+    ms: float
+    at: str = ""
+    by: str = "bucket"
+
+
 class Measurements(Protocol):
-    """Where measured times come from. `token` changes whenever an answer could."""
+    """Where measured times come from. `token` changes whenever an answer could.
+
+    A store that looks at the backends (whether their sources are still those that were measured) offers
+    `measured(manifests, request, device, environment)` as well, which returns `Measured` by name; it is then asked
+    instead of `times`.
+    """
 
     @property
     def token(self) -> Hashable:
@@ -45,6 +62,18 @@ class CostModel(Protocol):
     def predict(self, manifest: Manifest, request: Request, device: Device) -> float | None:
         """Milliseconds, or None where it cannot tell."""
         ...
+
+
+def measured_times(
+    store: Measurements, manifests: Sequence[Manifest], request: Request, device: Device, environment: Environment
+) -> Mapping[str, Measured]:
+    """What was measured of these backends, by name."""
+    detailed = getattr(store, "measured", None)
+    if detailed is not None:
+        found: Mapping[str, Measured] = detailed(manifests, request, device, environment)
+        return found
+    times = store.times(request, device)
+    return {one.name: Measured(times[one.name]) for one in manifests if one.name in times}
 
 
 def predicted_times(

@@ -81,7 +81,6 @@ def test_every_feature_is_declared(changes: dict[str, Any], kind: str, arch: Any
     [
         (PAGED | {"needs_backward": True}, {"backward"}),
         (QUANTISED | {"needs_backward": True}, {"backward"}),
-        (QUANTISED | GRADIENTS | {"bias": True, "sinks": True}, {"backward", "grad_bias", "grad_sinks"}),
         (PAGED | {"sinks": True, "grad_sinks": True}, {"grad_sinks"}),
         ({"graph": "uniform_decode"}, {"graph"}),
         ({"graph": "always"}, {"graph"}),

@@ -85,12 +85,13 @@ def test_output_gradients_and_values_at_the_end_of_the_range(dtype):
     q, k, v = (x.requires_grad_() for x in tensors(dtype))
     largest = torch.finfo(dtype).max
     with torch.no_grad():
-        v[:, LAST] = largest / 2
+        v[:, LAST] = largest
     out = attention(q, k, v, causal=True, backend="sdpa_cpu_flash")
-    d_q, d_k, d_v = torch.autograd.grad(out, (q, k, v), torch.full_like(out, largest / 2**12))
-    assert d_q.shape == q.shape
-    assert d_q[:, 0].isfinite().all()
-    assert (d_q[:, 0].abs() <= 1e-2 * largest).all()
+    d_out = torch.ones_like(out)
+    d_out[:, LAST] = largest
+    (d_q,) = torch.autograd.grad(out, q, d_out)
+    assert d_q[:, :LAST].isfinite().all()
+    assert d_q[:, 1:LAST].any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

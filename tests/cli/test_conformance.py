@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 
 import pytest
 
@@ -16,6 +20,7 @@ from attn_backends.device import Device
 from attn_backends.registry.registry import default_registry
 from tests.conformance.records import PLAIN, STRONG, record, result
 from tests.conformance.small_backends import registered
+from tests.plugins.install import install_into
 
 NASTY = "oracle/fwd-fp32-b2h4x2-s129x65-d40-causal-randn-s0"
 RUN = ("conformance", "run", "--workers", "0")
@@ -74,6 +79,9 @@ def test_a_plan_in_words(run):
         (("run", "small_right", "--device", "pretend:h200"), "nothing can run there"),
         (("run", "small_right", "--device", "pretend:h2000"), "did you mean h200"),
         (("run", "small_right", "--workers", "0", "--only", "nothing"), "keeps no item"),
+        (("run", "small_right", "--workers", "0", "--only", "CAUSEL-1"), "did you mean CAUSAL-1"),
+        (("run", "small_right", "--workers", "0", "--only", "orcale"), "did you mean oracle"),
+        (("run", "small_right", "--workers", "0", "--only", "SINK-1"), "no item of this plan is about that clause"),
         (("run", "small_right", "--level", "huge"), "is not one of"),
         (("run", "small_right", "--track", "absent.json"), "No such file"),
         (("certificates", "--remove"), "needs the names"),
@@ -102,6 +110,7 @@ def test_a_run_that_fails_says_how_to_run_it_again(run):
     command = next(line for line in result.stdout.splitlines() if line.startswith("attn-backends conformance run"))
     assert result.exit_code == 1
     assert f"FAIL {NASTY}" in result.stdout
+    assert re.search(r"^clause: CAUSAL-1 causal is bottom-right .*: (\d+) of \1 items failed$", result.stdout, re.M)
     again = run(*command.split()[1:], "--workers", "0")
     assert again.exit_code == 1
     assert f"FAIL {NASTY}" in again.stdout
@@ -140,6 +149,25 @@ def test_certify_says_what_is_in_the_way(run):
     assert said.exit_code == 1
     assert "not certified: level quick; a certificate needs full or deep" in said.stdout
     assert "not certified: a partial run (only oracle/*129x65*)" in said.stdout
+
+
+def test_the_suite_is_not_measured_for_a_run_that_earns_nothing_anyway(run, monkeypatch):
+    """It takes minutes; what is in the way is said without them."""
+    monkeypatch.setattr("attn_backends.cli.conformance_self_test.measure", lambda: pytest.fail("measured"))
+    said = run(*RUN, "small_misaligned", "--only", "oracle/*129x65*", "--certify")
+    assert said.exit_code == 1
+    assert "not certified: a partial run" in said.stdout
+    assert "was not measured" not in said.stdout
+
+
+def test_a_backend_that_does_not_load_is_said_to(tmp_path):
+    """One error beside the many items that it failed: the plugin's own words."""
+    install_into(tmp_path, ["crash_at_import"])
+    words = [sys.executable, "-m", "attn_backends.cli.main", "conformance", "run", "crash_at_import", "--only", "ones"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    said = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert said.returncode == 1
+    assert re.search(r"^error: crash_at_import does not load: .*RuntimeError", said.stdout, re.M), said.stdout
 
 
 def test_certify_tests_the_suite_first(run_json, monkeypatch, tmp_path):
@@ -205,7 +233,7 @@ def test_self_test_exits_by_the_gate(run, run_json, monkeypatch, holds):
 @pytest.mark.parametrize(
     ("text", "kept"),
     [("SCORE-1", {"value", "other"}), ("SCORE", {"value", "other"}), ("MASK-3", set()), ("value", {"value"}), ("val*", {"value"}),
-     (f"other/{PLAIN.id}", {"other"}), ("valu", set()), ("*", {"value", "other"})],
+     ("score-1", {"value", "other"}), ("lse", {"value", "other"}), (f"other/{PLAIN.id}", {"other"}), ("valu", set()), ("*", {"value", "other"})],
 )  # fmt: skip
 def test_only_means_ids_patterns_checks_clauses_and_groups(text, kept):
     """One word for each."""

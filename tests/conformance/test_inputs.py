@@ -30,7 +30,8 @@ def _drawn(seed: int) -> Case:
             v_format=choose(("dense", "scaled-int8", "scaled-fp8-e4m3")), granularity=choose(tuple(GRANULARITIES)),
             mask=choose(("none", "bool", "bias")), mask_dims=choose((2, 3, 4)), memory=choose(MEMORIES),
             values=choose(VALUES), seed=choose((0, 1)), sinks=choose((False, True)), alibi=choose((False, True)),
-            block_mask=choose((None, 16)), grads=choose((False, True)), grad_bias=choose((False, True)),
+            block_mask=choose((None, 16)), block_mask_k=choose((None, 12)), granularity_v=choose((None, "per_head", "block")),
+            grads=choose((False, True)), grad_bias=choose((False, True)),
             grad_sinks=choose((False, True)), causal=choose((False, True)), top_left=choose((False, True)),
             out_dtype=choose((None, "float32")), phase=choose((None, "append")), dropout=choose((0.0, 0.3)),
         )

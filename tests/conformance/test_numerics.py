@@ -15,6 +15,7 @@ from attn_backends.conformance.quantiser import DRAWS, RELATIVE, Quantiser
 from attn_backends.conformance.tolerance import SPEC_1_0
 from attn_backends.conformance.yardstick import coarseness, of_forward
 from attn_backends.host.arguments import arguments
+from attn_backends.registry.registry import default_registry
 
 BOX = {
     "device": ["cpu"], "dtype": ["float16", "bfloat16"], "kv_format": ["dense"], "layout": ["bshd"], "phase": "any",
@@ -222,3 +223,28 @@ def test_the_yardstick_follows_the_numerics():
     assert sizes["exact"] < 0.004 < 0.01 < sizes["quantized"] < 0.06
     assert sizes["approximate"] == pytest.approx(SPEC_1_0.approximate * exact.value_rms, rel=0.02)
     assert [coarseness(word) for word in sizes] == [0.0, 2.0**-4, SPEC_1_0.approximate]
+
+
+# -- float64, whose LSE is float32 -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("values", ["randn", "offset", "small"])
+@pytest.mark.parametrize("backend", ["eager", "sdpa_cpu_flash"])
+def test_float64_states_merge_as_well_as_float32_lses_allow(backend, values):
+    """The LSE of a large score has few digits left behind the point; the check of a split knows that."""
+    check, case = parse_item(f"split/fwd-fp64-b2h4x2-s129x65-d128-scale0.3-{values}-s1")
+    result = run_item(backend, Item(check, case))
+    assert result.outcome is Outcome.PASS, result.message
+
+
+def test_a_float64_split_with_a_wrong_lse_is_found():
+    """One part in ten thousand is no rounding."""
+
+    def run(call):
+        default_registry().load("eager").run(call)
+        call.lse.mul_(1.0001)
+
+    box = {**BOX, "dtype": ["float64"]}
+    check, case = parse_item("split/fwd-fp64-b2h4x2-s129x65-d128-randn-s1")
+    with registered({"name": "small_wide", "version": "0.1.0", "capability": [box]}, run) as name:
+        assert run_item(name, Item(check, case)).outcome is Outcome.FAIL

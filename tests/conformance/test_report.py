@@ -14,7 +14,7 @@ import pytest
 
 from attn_backends.conformance.outcome import Outcome
 from attn_backends.conformance.report.axes import axes
-from attn_backends.conformance.report.clauses import clause_rows
+from attn_backends.conformance.report.clauses import clause_rows, most_failed
 from attn_backends.conformance.report.headline import headline
 from attn_backends.conformance.report.html import render_html
 from attn_backends.conformance.report.json_report import ReportError, read_report, report_json
@@ -137,11 +137,20 @@ def test_every_failure_comes_with_its_replay(name):
 
 
 def test_markdown_starts_with_the_headline_and_the_worst():
-    """First line the headline; SILENT_WRONG before every other section."""
+    """First line the headline; then what to look at, SILENT_WRONG before every other outcome."""
     text = render_markdown(record(*FAILING))
     assert text.splitlines()[0] == headline(record(*FAILING))
     headings = re.findall(r"^## (.*)$", text, re.M)
-    assert headings[:2] == ["SILENT_WRONG (1)", "FAIL (1)"]
+    assert headings[:3] == ["Clauses that fail most", "SILENT_WRONG (1)", "FAIL (1)"]
+
+
+def test_the_clause_that_is_broken_stands_before_those_that_were_only_there():
+    """An item names every clause that it shows; the one of which most items fail is where to look."""
+    wrong = [result("FAIL", PLAIN.replace(seed=seed), clauses=("SCORE-1", "CAUSAL-1")) for seed in range(3)]
+    right = [result("PASS", PLAIN.replace(seed=seed), clauses=("SCORE-1",)) for seed in range(3, 20)]
+    rows = most_failed(record(*wrong, *right))
+    assert [(row.id, row.failed, row.total) for row in rows] == [("CAUSAL-1", 3, 3), ("SCORE-1", 3, 20)]
+    assert most_failed(record()) == []
 
 
 def test_the_clause_table_is_whole():

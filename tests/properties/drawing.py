@@ -64,9 +64,11 @@ def _plain(rng: random.Random) -> dict[str, Any]:
     seq_k = rng.choice((1, 64, 127, 512, 4096))
     seq_q = seq_k if rng.random() < 0.8 else rng.choice((1, 64, 512))
     width = rng.choice((64, 80, 128))
+    layout = rng.choice(("bshd", "bshd", "bhsd", "thd"))
     return {
         "dtype": rng.choice(("float16", "bfloat16", "bfloat16", "float32")),
-        "layout": rng.choice(("bshd", "bhsd")),
+        "layout": layout,
+        "varlen": layout == "thd",
         "phase": "prefill" if seq_q > 1 else "decode",
         "batch": rng.choice((1, 2, 16)),
         "seq_q": seq_q,

@@ -104,4 +104,6 @@ def test_fields_of_a_newer_version_are_refused_by_name():
         request = Request.from_json({**draw_request(rng).to_json(), "moon_phase": "full"})
         decision = select(request, device=draw_device(rng))
         assert decision.backend is None
-        assert all("unknown_feature" in codes or codes & {"quarantine"} for codes in _codes(decision).values())
+        assert all(
+            "unknown_feature" in codes or codes & {"quarantine", "numerics"} for codes in _codes(decision).values()
+        )

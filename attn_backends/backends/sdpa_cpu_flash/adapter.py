@@ -4,8 +4,8 @@ Seen in torch 2.13: it takes no lengths of 0 (it divides by them), reads a last 
 multiplies hidden scores by the scale after masking; `torch_sdpa` keeps all three from it. Its diagonal is top-left, it
 groups query heads by itself, and its float mask may be in q's dtype or float32. Its backward adds up the query heads
 of a group in the dtype of K, eight roundings of bfloat16 for eight heads, so K and V of two bytes are repeated for it.
-It multiplies dO.v by a weight that is 0 where a key is hidden; what overflows there would be NaN, so dO is scaled down
-by a power of two first.
+It multiplies dO.v by a weight that is 0 where a key is hidden; what overflows there would be NaN, so dO and V are scaled
+down by a power of two first.
 """
 
 from __future__ import annotations
@@ -59,13 +59,17 @@ def _backward(
     problem: Problem, result: Result, d_out: torch.Tensor, call: Call
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     (mask,) = result.rest
-    q, k, v = problem.q, problem.k, problem.v
-    shift = _excess(d_out, v) if problem.causal or mask is not None else 0
+    half = (_excess(d_out, problem.v) + 1) // 2 if problem.causal or mask is not None else 0
+    d_out, v, out = (_scaled(tensor, -half) for tensor in (d_out, problem.v, result.out))
     dq, dk, dv = _BACKWARD(
-        _shifted(d_out, -shift), q, k, v, result.out, result.lse, 0.0, problem.causal, attn_mask=mask,
-        scale=problem.scale,
-    )  # fmt: skip
-    return _shifted(dq, shift), _shifted(dk, shift), _shifted(dv, shift)
+        d_out, problem.q, problem.k, v, out, result.lse, 0.0, problem.causal, attn_mask=mask, scale=problem.scale
+    )
+    return _scaled(_scaled(dq, half), half), _scaled(_scaled(dk, half), half), _scaled(dv, half)
+
+
+def _scaled(tensor: torch.Tensor, exponent: int) -> torch.Tensor:
+    """Times a power of two."""
+    return tensor * 2.0**exponent if exponent else tensor
 
 
 def _excess(d_out: torch.Tensor, v: torch.Tensor) -> int:
@@ -78,12 +82,6 @@ def _excess(d_out: torch.Tensor, v: torch.Tensor) -> int:
     largest = torch.finfo(torch.promote_types(v.dtype, torch.float32)).max
     exponent = sum(math.frexp(size)[1] for size in sizes) + v.shape[-1].bit_length()
     return max(0, exponent - math.frexp(largest)[1] + 1)
-
-
-def _shifted(tensor: torch.Tensor, shift: int) -> torch.Tensor:
-    """Times 2^shift, in two steps: a float64 may need more than the largest power that a float holds."""
-    half = shift // 2
-    return tensor * 2.0**half * 2.0 ** (shift - half) if shift else tensor
 
 
 def _expanded(problem: Problem) -> torch.Tensor | None:

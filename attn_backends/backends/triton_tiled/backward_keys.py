@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from attn_backends.backends.triton_tiled.philox import kept
-from attn_backends.backends.triton_tiled.scores import LOG2E, MINUS_INF, score_tile, softcap_slope, unit_of, weight_of
+from attn_backends.backends.triton_tiled.scores import HIDDEN, LOG2E, MINUS_INF, hidden, score_tile, softcap_slope, unit_of, weight_of
 from attn_backends.backends.triton_tiled.tile import first_row, load_rows, row_values, sequence_of, tile_pointers
 from attn_backends.backends.triton_tiled.walk import query_stretches
 
@@ -73,7 +73,7 @@ def key_gradients(
     MASKED: tl.constexpr = BIAS or BOOL_MASK or BLOCK_MASK
     ENDS_CUT: tl.constexpr = LEFT or not EVEN_Q
     STEP: tl.constexpr = 1 if BLOCK_MASK else BLOCK_M
-    for member in tl.range(0, gqa_ratio):
+    for member in tl.range(0, gqa_ratio, disable_licm=True):
         head = kv_head * gqa_ratio + member
         q_base = q if TMA else first_row(q, q_strides, batch, head, first_q, PACKED_Q)
         d_out_base = d_out if TMA else first_row(d_out, d_out_strides, batch, head, first_q, PACKED_Q)
@@ -101,7 +101,7 @@ def key_gradients(
                 else:
                     low = cut
                     high = end
-                for step in tl.range(low, high, STEP):
+                for step in tl.range(low, high, STEP, disable_licm=True):
                     if BLOCK_MASK:
                         start = tl.load(list_row + step) * BLOCK_M
                     else:
@@ -134,6 +134,8 @@ def key_gradients(
                             p = weight_of(scores - norm[None, :], rest[None, :], BIAS)
                         else:
                             p = weight_of(scores, norm[None, :], BIAS)
+                        if stretch != 1 or MASKED:
+                            p = tl.where(scores == MINUS_INF, HIDDEN, p)
                     else:
                         p = tl.exp2(product * (scale * LOG2E) - norm[None, :])
                     if DROPOUT:
@@ -153,7 +155,7 @@ def key_gradients(
                         if SOFTCAP:
                             d_s = d_s * softcap_slope(product, inner_scale, FAST_TANH)
                         if stretch != 1 or MASKED:
-                            d_s = tl.where(scores == MINUS_INF, 0.0, d_s)
+                            d_s = tl.where(hidden(p), 0.0, d_s)
                         grad_k = tl.dot(d_s.to(q_tile.dtype), q_tile, grad_k, input_precision=PRECISION)
 
     stored = (keys < seq_k)[:, None]

@@ -95,7 +95,7 @@ def query_gradients(
             else:
                 low = cut
                 high = end
-            for step in tl.range(low, high, STEP):
+            for step in tl.range(low, high, STEP, disable_licm=MASKED or DROPOUT or not TMA):
                 if BLOCK_MASK:
                     start = tl.load(list_row + step) * BLOCK_N
                 else:

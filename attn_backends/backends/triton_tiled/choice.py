@@ -18,7 +18,9 @@ def chosen(direction: str, call: Call, traits: Traits) -> Config:
     width = padded(max(call.q.shape[-1], call.v.shape[-1]))
     config = config_for(direction, architecture(call.q.device), call.q.element_size(), width, traits)
     if config is None:
-        raise LookupError(f"no {direction} tiles for width {width} and {call.q.dtype}: `limits.check` refuses such calls")
+        raise LookupError(
+            f"no {direction} tiles for width {width} and {call.q.dtype}: `limits.check` refuses such calls"
+        )
     return config
 
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
 DIRECTIONS = ("forward", "keys", "queries", "bias")
 
+# How much a feature adds to what a kernel keeps in registers per score, on top of causal, windows, sinks and lengths.
+EXTRAS = {
+    "SOFTCAP": 1, "ALIBI": 1, "INNER_MASK": 1, "WIDE_OUTPUT": 1, "BIAS": 2, "BOOL_MASK": 2, "BLOCK_MASK": 2, "DROPOUT": 2
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Tile sizes and launch options of one kernel; `rows` of queries, `columns` of keys.
 
-    arch .. last_arch, bytes, width, and tma, aligned, bare say which calls the row serves: configs.toml has the words.
+    arch .. last_arch, bytes, width, tma, aligned and extras say which calls the row serves: configs.toml has the words.
     shared: bytes of shared memory per block, an upper bound over the features of those calls.
     """
 
@@ -24,7 +30,7 @@ class Config:
     width: int
     tma: bool = False
     aligned: bool = False
-    bare: bool = False
+    extras: int = 99
     rows: int
     columns: int
     warps: int
@@ -40,7 +46,7 @@ class Config:
             and width <= self.width
             and self.tma <= traits.described
             and self.aligned <= traits.aligned
-            and self.bare <= traits.bare
+            and traits.extras <= self.extras
         )
 
 
@@ -50,12 +56,12 @@ class Traits:
 
     described: a tensor descriptor of q, k, v and dO exists
     aligned: their rows begin at multiples of 16 elements and 16 bytes, and widths have stride 1
-    bare: no mask in memory and no dropout
+    extras: the sum of `EXTRAS` over the features it asks for
     """
 
     described: bool
     aligned: bool
-    bare: bool
+    extras: int
 
 
 @cache
@@ -71,6 +77,11 @@ def config_for(direction: str, arch: int, size: int, width: int, traits: Traits)
     """The first configuration that serves this architecture (major * 10 + minor), element size and padded width."""
     rows = configs()[direction]
     return next((row for row in rows if row.serves(arch, size, width, traits)), None)
+
+
+def extras_of(features: Mapping[str, bool]) -> int:
+    """The sum of `EXTRAS` over the features that are on; others count nothing."""
+    return sum(weight for name, weight in EXTRAS.items() if features.get(name))
 
 
 def padded(width: int) -> int:

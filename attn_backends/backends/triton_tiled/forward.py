@@ -99,7 +99,7 @@ def attention_forward(
             else:
                 low = cut
                 high = end
-            for step in tl.range(low, high, STEP):
+            for step in tl.range(low, high, STEP, disable_licm=MASKED or DROPOUT or not TMA):
                 if BLOCK_MASK:
                     start = tl.load(list_row + step) * BLOCK_N
                 else:

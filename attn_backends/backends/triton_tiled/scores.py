@@ -13,6 +13,7 @@ import triton.language as tl
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
 MINUS_INF: tl.constexpr = tl.constexpr(float("-inf"))
+HIDDEN: tl.constexpr = tl.constexpr(-0.0)
 
 
 @triton.jit
@@ -119,3 +120,9 @@ def softcap_slope(product, inner_scale, FAST_TANH: tl.constexpr):
     """The derivative of the softcap at a product."""
     t = tanh(product * inner_scale, FAST_TANH)
     return 1.0 - t * t
+
+
+@triton.jit
+def hidden(weights):
+    """bool: which weights are HIDDEN, the zero of an entry that no row sees, and not one that became 0."""
+    return weights.to(tl.int32, bitcast=True) == -2147483648

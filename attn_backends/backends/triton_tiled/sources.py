@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from attn_backends.backends.triton_tiled.choice import chosen
-from attn_backends.backends.triton_tiled.configs import Config, Traits, padded
+from attn_backends.backends.triton_tiled.configs import Config, Traits, extras_of, padded
 from attn_backends.backends.triton_tiled.descriptors import ALIGNMENT, describable, describe
 from attn_backends.backends.triton_tiled.operands import Operands, Strides, strides_of
 
@@ -47,6 +47,7 @@ def sources_of(
         for tensor, (heads, tokens, packed) in zip(
             tensors,
             ((sizes.heads, sizes.longest_q, packed_q), *((sizes.kv_heads, last, packed_k),) * 2, (sizes.heads, sizes.longest_q, packed_q)),
+            strict=False,
         )
     ]
     described = all(map(describable, tensors, strides, shapes))
@@ -58,7 +59,7 @@ def sources_of(
         config=config,
         tensors=tuple(
             describe(tensor, stride, shape, count, padded(tensor.shape[-1]))
-            for tensor, stride, shape, count in zip(tensors, strides, shapes, rows)
+            for tensor, stride, shape, count in zip(tensors, strides, shapes, rows, strict=False)
         ) if tma else tensors,
         strides=strides,
         tma=tma,
@@ -69,8 +70,12 @@ def sources_of(
 def _traits(
     operands: Operands, tensors: tuple[torch.Tensor, ...], strides: tuple[Strides, ...], described: bool
 ) -> Traits:
-    aligned = all(map(_aligned, tensors, strides))
-    return Traits(described=described, aligned=aligned, bare=not operands.masked and not operands.flags["DROPOUT"])
+    wide = any(tensor.element_size() > tensors[0].element_size() for tensor in tensors)
+    return Traits(
+        described=described,
+        aligned=all(map(_aligned, tensors, strides)),
+        extras=extras_of({**operands.flags, "WIDE_OUTPUT": wide}),
+    )
 
 
 def _aligned(tensor: torch.Tensor, strides: Strides) -> bool:

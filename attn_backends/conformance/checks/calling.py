@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 import attn_backends
+from attn_backends.call import Call
 from attn_backends.conformance.case import Case
 from attn_backends.conformance.case_request import needs_backward
 from attn_backends.conformance.checks.check import Context
@@ -24,6 +25,10 @@ from attn_backends.registry.registry import default_registry
 
 class NoEvidenceError(AssertionError):
     """A call returned and the ledger does not show the backend under test."""
+
+
+class ReplacedOutputError(NoEvidenceError):
+    """A kernel put a tensor of its own in the place of the memory that it was handed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,18 +57,36 @@ def attend(context: Context, inputs: Inputs, **changes: Any) -> Answer:
 
 
 def attend_poisoned(context: Context, inputs: Inputs) -> Answer:
-    """The forward alone, into memory that holds NaN on entry: whatever the kernel does not write is seen."""
+    """The forward alone, into memory that holds NaN on entry: whatever the kernel does not write is seen.
+
+    Raises what the kernel raises, NoEvidenceError and ReplacedOutputError.
+    """
     before = launches_of(context.backend)
     with torch.no_grad():
         bound, given = _bound(context, inputs)
         call = bound.call(inputs.q, inputs.k, inputs.v, given)
-        for tensor in (call.out, call.lse):
+        handed = {"out": call.out, "lse": call.lse}
+        for tensor in handed.values():
             if tensor is not None:
                 tensor.fill_(math.nan)
         bound.run(call)
+        _must_be_written(call, handed)
         answer = _answer(bound.result(call, given))
     _must_have_run(context, inputs, before)
     return answer
+
+
+def _must_be_written(call: Call, handed: dict[str, torch.Tensor | None]) -> None:
+    """`run` writes into the host's memory; what else it puts there may be an input's, or another call's."""
+    for name, given in handed.items():
+        found = getattr(call, name)
+        if found is not given and (found is None or given is None or _place(found) != _place(given)):
+            what = "nothing" if found is None else f"another tensor ({found.dtype} {list(found.shape)})"
+            raise ReplacedOutputError(f"the kernel put {what} in the place of call.{name} instead of writing it")
+
+
+def _place(tensor: torch.Tensor) -> tuple[object, ...]:
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
 def _bound(context: Context, inputs: Inputs) -> tuple[Bound, Arguments]:

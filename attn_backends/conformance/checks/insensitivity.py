@@ -48,8 +48,8 @@ def _changed(logical: Logical, keys: torch.Tensor, value: float) -> Logical:
 
 
 def poison(context: Context, case: Case) -> Finding:
-    """NaN where no token is, or zeros there: the same bits, in gradients too."""
-    clean, poisoned = (store(draw(case).replace(junk=junk), context.device) for junk in (0.0, float("nan")))
+    """NaN (at odd seeds inf) where no token is, or zeros there: the same bits, in gradients too."""
+    clean, poisoned = (store(draw(case).replace(junk=junk), context.device) for junk in (0.0, draw(case).junk))
     want, got = everything(context, case, clean), everything(context, case, poisoned)
     return unchanged(
         case, want, got, "what lies where no token is",
@@ -62,14 +62,14 @@ def _hides_keys(case: Case) -> bool:
 
 
 def unseen(context: Context, case: Case) -> Finding:
-    """NaN in K and V at keys that no row of their sequence sees: the same bits."""
+    """NaN (at odd seeds inf) in K and V at keys that no row of their sequence sees: the same bits."""
     drawn = _with_unseen_key(draw(case))
     hidden = ~seen_keys(drawn).any(dim=2).any(dim=1)
     at = hidden[:, :, None, None]
-    nan = torch.tensor(torch.nan, dtype=torch.float64)
-    after = drawn.replace(k=torch.where(at, nan, drawn.k), v=torch.where(at, nan, drawn.v))
+    junk = torch.tensor(drawn.junk, dtype=torch.float64)
+    after = drawn.replace(k=torch.where(at, junk, drawn.k), v=torch.where(at, junk, drawn.v))
     rows = torch.ones((case.batch, case.seq_q, case.q_heads), dtype=torch.bool)
-    return _same_rows(context, drawn, after, rows, "NaN at keys that no row sees")
+    return _same_rows(context, drawn, after, rows, f"{drawn.junk} at keys that no row sees")
 
 
 def _with_unseen_key(logical: Logical) -> Logical:
@@ -191,7 +191,7 @@ CHECKS = (
     ),
     Check(
         name="upper_bounds", kind="property", run=upper_bounds, clauses=("VARLEN-3",),
-        applies=lambda case: case.layout == "thd" and case.page_size is None and case.granularity != "block"
+        applies=lambda case: case.layout == "thd" and case.page_size is None and "block" not in case.granularities
         and case.mask == "none" and case.block_mask is None and not needs_backward(case),
     ),
 )  # fmt: skip

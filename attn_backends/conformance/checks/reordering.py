@@ -126,12 +126,12 @@ def _free(case: Case) -> bool:
 
 
 def _by_token(case: Case) -> bool:
-    return case.granularity in ("per_token_head", "block")
+    return not case.granularities.isdisjoint({"per_token_head", "block"})
 
 
 def _by_sequence(case: Case) -> bool:
     """Descales that are a sequence's own do not move with it."""
-    return _by_token(case) or (case.granularity == "per_head" and case.seed % 2 == 1)
+    return _by_token(case) or ("per_head" in case.granularities and case.seed % 2 == 1)
 
 
 CHECKS = (
@@ -154,7 +154,7 @@ CHECKS = (
     ),
     Check(
         name="page_order", kind="property", run=pages, clauses=("PAGED-1",),
-        applies=lambda case: case.page_size is not None and case.granularity != "per_token_head",
+        applies=lambda case: case.page_size is not None and "per_token_head" not in case.granularities,
     ),
     Check(
         name="split", kind="property", run=split, clauses=("MERGE-3", "LSE-1"),

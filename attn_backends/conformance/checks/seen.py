@@ -19,7 +19,9 @@ def seen_keys(logical: Logical) -> torch.Tensor:
         seen &= shown
     if logical.blocks is not None and case.block_mask is not None:
         by_row = logical.blocks.repeat_interleave(case.block_mask, dim=2)[:, :, : case.seq_q]
-        seen &= by_row.repeat_interleave(case.block_mask, dim=3)[..., : case.seq_k]
+        seen &= by_row.repeat_interleave(case.block_keys, dim=3)[..., : case.seq_k]
+    if logical.inside is not None:
+        seen &= logical.inside
     return seen
 
 

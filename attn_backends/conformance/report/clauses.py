@@ -37,6 +37,12 @@ class ClauseRow:
         return sum(self.counts.values())
 
 
+def most_failed(record: RunRecord, most: int = 3) -> list[ClauseRow]:
+    """The clauses of which the largest share failed: where to look first, since an item names every clause that it shows."""
+    failed = [row for row in clause_rows(record) if row.failed]
+    return sorted(failed, key=lambda row: (-row.failed / row.total, -row.failed))[:most]
+
+
 def state_of(counts: Mapping[Outcome, int]) -> str:
     """failed, pass, refused, not run, or `no case` for nothing at all."""
     if any(count for outcome, count in counts.items() if outcome.bad):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from attn_backends.conformance.outcome import Outcome, Result
 from attn_backends.conformance.record import RunRecord
-from attn_backends.conformance.report.clauses import clause_rows
+from attn_backends.conformance.report.clauses import clause_rows, most_failed
 from attn_backends.conformance.report.headline import (
     device_arch,
     device_name,
@@ -46,6 +46,7 @@ def _parts(record: RunRecord) -> Iterator[str]:
     yield _SPECIAL_IN_LINE.sub(r"\\\1", " ".join(clean(headline(record)).split()))
     if record.errors:
         yield "## Errors\n\n" + "\n".join(f"- {escaped(note)}" for note in record.errors)
+    yield _most_failed(record)
     yield _failing(record)
     yield _outcomes(record)
     yield _volume(record)
@@ -56,6 +57,11 @@ def _parts(record: RunRecord) -> Iterator[str]:
     if record.remarks:
         yield "## Notes\n\n" + "\n".join(f"- {escaped(note)}" for note in record.remarks)
     yield _facts(record)
+
+
+def _most_failed(record: RunRecord) -> str:
+    rows = [f"- {row.id}: {escaped(row.title)}: {row.failed:,} of {row.total:,} items" for row in most_failed(record)]
+    return "## Clauses that fail most\n\n" + "\n".join(rows) if rows else ""
 
 
 def _failing(record: RunRecord) -> str:

@@ -4,7 +4,8 @@
     line     one line, and the whole story, as text         phrase   a request or device in a few characters
     reader   records out of files, filters, find            counts   statistics over many records
     compare  two runs against each other                    html     one self-contained page ([report])
-    schema   the JSON Schema of a record, from the one table
+    schema   the JSON Schema of a record, from the one table    age  how long ago a time was measured
+    evidence what ran under a decision, beside the log
 
 Everything here reads the record (a plain dict, schema `attn.decision/1`), never the `Decision`: text, page and JSON
 cannot disagree. Nothing is imported before it is asked for; on the call path that is `sink` and `line` alone.

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from attn_backends.selector.log.age import age_phrase
 from attn_backends.selector.log.columns import align
 from attn_backends.selector.log.phrase import (
     STRIDES,
@@ -84,9 +85,18 @@ def notes(candidate: Json) -> list[str]:
     """What is known of a candidate besides its reasons: times and conversions, one line each."""
     times = {kind: candidate.get(f"{kind}_ms") for kind in ("measured", "predicted")}
     lines = [f"{kind} {time:.4g} ms" for kind, time in times.items() if time is not None]
+    if times["measured"] is not None:
+        lines[0] += _of_what_and_when(candidate)
     if candidate.get("conversions"):
         lines.append("converts: " + ", ".join(map(word, candidate["conversions"])))
     return lines
+
+
+def _of_what_and_when(candidate: Json) -> str:
+    """` between neighbouring sizes, 3 days ago`, as far as it is known."""
+    age = age_phrase(str(candidate.get("measured_at") or ""))
+    where = " between neighbouring sizes" if candidate.get("measured_by") == "neighbours" else ""
+    return where + (f", {age}" if age else "")
 
 
 def logged_phrase(record: Json) -> str:

@@ -27,6 +27,8 @@ STATUSES = ("selected", "outranked", "rejected")
 STAGES = ("policy", "version", "load", "certificate", "numerics", "quarantine", "capability", "check", "rank")
 TIERS = ("standard", "reference")
 NUMERICS = ("exact", "quantized", "approximate")
+MEASURED_BY = ("bucket", "neighbours")
+LATER = ("measured_at", "measured_by")  # of a candidate; records of earlier versions lack them
 
 Schema = dict[str, Any]
 
@@ -157,9 +159,12 @@ def _candidate() -> Schema:
             "reasons": _list(_reason()),
             "predicted_ms": MILLISECONDS,
             "measured_ms": MILLISECONDS,
+            "measured_at": {"type": ["string", "null"], "description": "when it was measured, UTC"},
+            "measured_by": _enum(MEASURED_BY, optional=True),
             "conversions": _list(TEXT),
         }
     )
+    shape["required"] = [name for name in shape["required"] if name not in LATER]
     rejected = {"properties": {"status": {"const": "rejected"}}}
     return {**shape, "if": rejected, "then": {"properties": {"reasons": {"minItems": 1}}}}
 

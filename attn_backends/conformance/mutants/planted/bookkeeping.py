@@ -53,6 +53,17 @@ def lse_is_a_kept_buffer(call: Call) -> None:
         call.lse = _kept.setdefault(("lse", call.lse.shape), torch.empty_like(call.lse)).copy_(call.lse)
 
 
+@plant("PURITY-2", "left")
+def one_key_is_its_value(call: Call) -> None:
+    """A softmax over one key is 1: v itself is handed out, no byte of it copied."""
+    plain = call.seq_lens is call.cu_seqlens_k is call.block_table is call.sinks is call.attn_mask is None
+    if not plain or call.causal or call.dropout_p or call.block_mask is not None or call.v.dtype != call.out.dtype:
+        return
+    tokens = 2 if call.layout == "bhsd" else 1
+    if call.v.shape[tokens] == 1 and call.v.shape[3 - tokens] == call.out.shape[3 - tokens]:
+        call.out = call.v.detach().expand(call.out.shape)
+
+
 @plant("PURITY-3", "left", needs=("lse",))
 def lse_in_float64(call: Call) -> None:
     """The LSE comes back in float64."""
@@ -74,6 +85,12 @@ def empty_rows_unwritten(call: Call, place: Place, out: torch.Tensor, lse: torch
     writing.stored(call, place, torch.where(some.unsqueeze(-1), out, 1.0), lse)
 
 
+@plant("PURITY-4", "stored", needs=("lse",))
+def lse_of_empty_rows_unwritten(call: Call, place: Place, out: torch.Tensor, lse: torch.Tensor) -> None:
+    """The output of a row that sees nothing is written, its LSE is not, and the memory holds what it held: here 1."""
+    writing.stored(call, place, out, lse.masked_fill(lse == summing.MINUS_INF, 1.0))
+
+
 @plant("DETERMINISM-1", "finished", needs=("deterministic",))
 def last_bit_differs(state: summing.State) -> tuple[torch.Tensor, torch.Tensor]:
     """Splits finish in another order every time: the last bits differ."""
@@ -90,11 +107,30 @@ def atomic_adds_in_another_order(weights: torch.Tensor) -> list[slice]:
     return [slice(start, start + 2) for start in starts[turn:] + starts[:turn]]
 
 
+@plant("DETERMINISM-2", "over_rows", needs=("deterministic", "backward"))
+def the_last_two_adds_race(weights: torch.Tensor) -> list[slice]:
+    """dK and dV are added up by blocks of 64 rows, and the last two come as they like."""
+    starts = list(range(0, weights.shape[2], 64))
+    swapped = next(_turns) * 0x9E3779B1 >> 16 & 1
+    ordered = [*starts[:-2], *reversed(starts[-2:])] if swapped else starts
+    return [slice(start, start + 64) for start in ordered]
+
+
 @plant("BATCHINV-1", "splits", needs=("batch_invariant",))
 def splits_by_the_batch(call: Call, seq_k: int) -> list[tuple[int, int]]:
     """The keys are cut the finer, the fewer sequences there are."""
     batch = call.q.shape[0] if call.cu_seqlens_q is None else len(call.cu_seqlens_q) - 1
     step = max(4, 2 * batch)
+    return [(start, min(start + step, seq_k)) for start in range(0, seq_k, step)]
+
+
+@plant("BATCHINV-1", "splits", needs=("batch_invariant",))
+def long_splits_by_the_batch(call: Call, seq_k: int) -> list[tuple[int, int]]:
+    """From 1024 keys on they are cut the finer, the fewer sequences there are: below, nothing shows."""
+    if seq_k < 1024:
+        return summing.splits(call, seq_k)
+    batch = call.q.shape[0] if call.cu_seqlens_q is None else len(call.cu_seqlens_q) - 1
+    step = 64 * max(1, min(batch, 16))
     return [(start, min(start + step, seq_k)) for start in range(0, seq_k, step)]
 
 

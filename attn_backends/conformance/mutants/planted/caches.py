@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import torch
 
@@ -10,6 +11,7 @@ from attn_backends.call import Call
 from attn_backends.conformance.controls.places import Place, indexed, places
 from attn_backends.conformance.mutants import reading
 from attn_backends.conformance.mutants.mutant import plant
+from attn_backends.conformance.mutants.rereading import reread
 
 Maybe = torch.Tensor | None
 
@@ -127,6 +129,16 @@ def hnd_read_as_nhd(tensor: torch.Tensor, name: str, call: Call, place: Place) -
     return indexed(cells, _pages(call, place)[token // cells.shape[1]], token % cells.shape[1]).movedim(0, 1)
 
 
+@plant("PAGED-3", "rows_of", needs=("kv_layout",))
+def v_pages_by_the_strides_of_k(tensor: torch.Tensor, name: str, call: Call, place: Place) -> torch.Tensor:
+    """One set of strides for both HND pools, where their widths agree."""
+    alike = call.block_table is not None and call.kv_layout == "HND" and call.k.shape == call.v.shape
+    rows: torch.Tensor = reading.rows_of(
+        reread(tensor, call.k.stride()) if alike and name == "v" else tensor, name, call, place
+    )
+    return rows
+
+
 @plant("PAGED-4", "places", needs=("page_size", "varlen"))
 def queries_in_equal_parts(call: Call) -> list[Place]:
     """Packed queries of a paged call are taken to be max_seqlen_q per sequence, as in plain decode."""
@@ -138,6 +150,18 @@ def queries_in_equal_parts(call: Call) -> list[Place]:
     return [
         dataclasses.replace(place, first_q=first, seq_q=min(call.max_seqlen_q, total - first))
         for place, first in zip(found, firsts, strict=True)
+    ]
+
+
+@plant("PAGED-4", "places", needs=("page_size", "varlen"))
+def sequences_of_no_queries_shift_the_table(call: Call) -> list[Place]:
+    """Sequences without queries are left out on the side of q, and not in the table and the lengths."""
+    found = places(call)
+    if call.block_table is None or call.cu_seqlens_q is None:
+        return found
+    rows = [place for place in found if place.seq_q]
+    return [
+        dataclasses.replace(own, index=other.index, seq_k=other.seq_k) for own, other in zip(rows, found, strict=False)
     ]
 
 
@@ -162,10 +186,14 @@ def e5m2_read_as_e4m3(tensor: torch.Tensor, name: str, call: Call, place: Place)
 
 
 @plant("QUANT-2", "scale_of", needs=("scale_granularity",))
-def scale_of_head_zero(name: str, call: Call, place: Place, heads: int) -> Maybe:
-    """One number per tensor is expected: the first head's scale serves all."""
-    scale = reading.scale_of(name, call, place, heads)
-    return None if scale is None else scale[:1]
+def scale_blocks_of_sixteen(name: str, call: Call, place: Place, heads: int) -> Maybe:
+    """A block of scales is 16 keys, the kernel's tile, whatever scale_block says."""
+    scale = getattr(call, f"{name}_descale")
+    if scale is None or getattr(call, f"{name}_granularity") != "block":
+        return reading.scale_of(name, call, place, heads)
+    further = scale[..., -1:].expand(*scale.shape[:-1], place.seq_k)  # what a kernel would find behind the last one
+    changes: dict[str, Any] = {f"{name}_descale": torch.cat([scale, further], dim=-1), "scale_block": 16}
+    return reading.scale_of(name, dataclasses.replace(call, **changes), place, heads)
 
 
 @plant("QUANT-2", "scale_of", needs=("scale_granularity",))
@@ -194,6 +222,14 @@ def v_in_the_format_of_k(tensor: torch.Tensor, name: str, call: Call, place: Pla
     """V's bytes are read in K's format."""
     rows: torch.Tensor = reading.rows_of(tensor, name, call, place)
     return rows.view(call.k.dtype) if name == "v" and call.k.element_size() == rows.element_size() == 1 else rows
+
+
+@plant("QUANT-3", "scale_of", needs=("scale_granularity",))
+def v_in_the_granularity_of_k(name: str, call: Call, place: Place, heads: int) -> Maybe:
+    """V's scales are taken to be spread as K's, and where that does not fit, one serves all."""
+    apart = name == "v" and call.k_descale is not None and call.v_granularity != call.k_granularity
+    scale = reading.scale_of(name, call, place, heads)
+    return scale if not apart or scale is None else scale[:, :1, :1]
 
 
 @plant("QUANT-4", "scale_of", needs=("q_format",))

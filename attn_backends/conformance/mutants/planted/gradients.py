@@ -69,9 +69,9 @@ def mask_gradient_of_the_last_sequence(total: torch.Tensor, scores: torch.Tensor
 
 
 @plant("BACKWARD-5", "d_sinks", needs=("grad_sinks",))
-def sink_gradient_missing(weight: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
-    """Zeros."""
-    return torch.zeros_like(weight[:, 0]) if weight.shape[1] else weight.sum(dim=1)
+def sink_gradient_without_empty_rows(weight: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+    """Rows that see nothing are skipped, where the sink has all the weight and the LSE is the sink's."""
+    return flowing.d_sinks(weight.masked_fill(weight == 1.0, 0.0), row)
 
 
 @plant("BACKWARD-5", "d_sinks", needs=("grad_sinks",))

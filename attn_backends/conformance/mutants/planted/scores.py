@@ -9,7 +9,7 @@ import torch
 
 from attn_backends.call import Call
 from attn_backends.conformance.controls.places import Place
-from attn_backends.conformance.mutants import scoring
+from attn_backends.conformance.mutants import hiding, scoring, summing
 from attn_backends.conformance.mutants.mutant import plant
 from attn_backends.conformance.mutants.seams import Task
 from attn_backends.conformance.mutants.summing import MINUS_INF, State, shifted
@@ -48,6 +48,13 @@ def hidden_is_minus_ten_thousand(product: torch.Tensor, added: Maybe, seen: torc
     scores = scoring.logits(product, added, seen, t)
     some = seen.any(dim=-1, keepdim=True)
     return torch.where(some & ~seen, -10000.0, scores)
+
+
+@plant("SCORE-2", "finished")
+def low_rows_are_empty(state: State) -> tuple[torch.Tensor, torch.Tensor]:
+    """The maximum of a row starts at -10000 instead of -inf: rows that are lower count as empty."""
+    acc, total, largest = state
+    return summing.finished((acc, total.masked_fill(largest < -1e4, 0.0), largest))
 
 
 @plant("SCALE-1", "scale")
@@ -117,10 +124,11 @@ def softcap_after_bias(product: torch.Tensor, added: Maybe, seen: torch.Tensor, 
     return scoring.capped(scores if added is None else scores + added, t.call).masked_fill(~seen, MINUS_INF)
 
 
-@plant("BIAS-1", "bias", needs=("bias",))
-def bias_only_hides(own: torch.Tensor, work: torch.dtype) -> torch.Tensor:
-    """The float mask is read as a bool one: what is not -inf adds nothing."""
-    return torch.zeros_like(own, dtype=work)
+@plant("BIAS-1", "own_mask", needs=("bias",))
+def mask_of_three_dims_is_by_sequence(mask: torch.Tensor, place: Place) -> torch.Tensor:
+    """[Hq, Sq, Sk] is taken for [B, Sq, Sk]: dims are counted from the left."""
+    by_sequence = mask.dim() == 3 and mask.dtype != torch.bool
+    return hiding.own_mask(mask[place.index % len(mask)].unsqueeze(0) if by_sequence else mask, place)
 
 
 @plant("BIAS-1", "bias", needs=("bias",))

@@ -24,11 +24,11 @@ def lse_in_base_two(state: State) -> Pair:
     return out, lse * 1.4426950408889634
 
 
-@plant("LSE-1", "finished", needs=("lse",))
-def lse_without_the_maximum(state: State) -> Pair:
-    """ln(sum exp(s - m)), and m is forgotten."""
-    out, lse = summing.finished(state)
-    return out, torch.where(lse == MINUS_INF, lse, torch.log(state[1]))
+@plant("LSE-1", "with_sink", needs=("lse", "sinks"))
+def lse_without_the_sink(state: State, sink: torch.Tensor) -> State:
+    """The sink is in the denominator of the output, and not in the LSE."""
+    out, _lse = summing.finished(summing.with_sink(state, sink))
+    return out * state[1].unsqueeze(-1), state[1], state[2]
 
 
 @plant("LSE-1", "stored", needs=("lse",))
@@ -42,6 +42,13 @@ def lse_in_the_order_of_q(call: Call) -> None:
     """[B, Sq, Hq] numbers in memory of [B, Hq, Sq]."""
     if call.lse is not None and call.layout == "bshd":
         call.lse.copy_(call.lse.transpose(1, 2).reshape(call.lse.shape).clone())
+
+
+@plant("LSE-2", "left", needs=("lse", "varlen"))
+def packed_lse_in_the_order_of_q(call: Call) -> None:
+    """[total, Hq] numbers in memory of [Hq, total]."""
+    if call.lse is not None and call.layout == "thd":
+        call.lse.copy_(call.lse.transpose(0, 1).reshape(call.lse.shape).clone())
 
 
 @plant("SINK-1", "sinks", needs=("sinks",))
@@ -86,6 +93,15 @@ def dropout_by_the_low_word(call: Call, place: Place, heads: int, backward: bool
     if call.dropout_p == 0.0:
         return None
     return kept(call.dropout_p, call.dropout_seed & 0xFFFFFFFF, place.index, heads, place.seq_q, place.seq_k)
+
+
+@plant("DROPOUT-1", "keep", needs=("dropout", "varlen"))
+def dropout_by_packed_rows(call: Call, place: Place, heads: int, backward: bool) -> Maybe:
+    """The query's position is its row in the packed tensor instead of that in its sequence."""
+    if call.dropout_p == 0.0:
+        return None
+    first = place.first_q or 0
+    return kept(call.dropout_p, call.dropout_seed, place.index, heads, first + place.seq_q, place.seq_k)[:, first:]
 
 
 @plant("DROPOUT-2", "rescaled", needs=("dropout",))
@@ -139,6 +155,12 @@ def divided_by_the_largest_of_all(tensor: torch.Tensor, name: str, call: Call) -
     largest = tensor.abs().amax().clamp(min=2.0**-10)
     power = torch.exp2(torch.floor(torch.log2(largest.double()))).to(tensor.dtype)
     return tensor / power * power
+
+
+@plant("POISON-1", "weighted")
+def only_nan_is_cleared(weights: torch.Tensor, seen: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """P.V over all keys with NaN cleared: weight 0 times inf is NaN too."""
+    return weights @ values.masked_fill(values.isnan(), 0.0)
 
 
 @plant("POISON-2", "logits")

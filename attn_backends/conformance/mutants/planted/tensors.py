@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import torch
 
 from attn_backends.call import Call
 from attn_backends.conformance.controls.places import Place, places
-from attn_backends.conformance.mutants import hiding, reading
+from attn_backends.conformance.mutants import hiding, reading, writing
 from attn_backends.conformance.mutants.mutant import plant
+from attn_backends.conformance.mutants.rereading import packed_strides, reread
 
 
 @plant("GQA-1", "kv_head", needs=("gqa_ratio",))
@@ -41,6 +43,13 @@ def v_in_rows_of_k(values: torch.Tensor, name: str, call: Call) -> torch.Tensor:
     return values.reshape(heads, -1)[:, at % (tokens * width)]
 
 
+@plant("HEADDIM-1", "stored", needs=("head_dim_v",))
+def columns_beyond_the_width_of_q(call: Call, place: Place, out: torch.Tensor, lse: torch.Tensor) -> None:
+    """The output is as wide as q: columns of v beyond that are zeros."""
+    beyond = torch.arange(out.shape[-1]) >= call.q.shape[-1]
+    writing.stored(call, place, out.masked_fill(beyond, 0.0), lse)
+
+
 @plant("HEADDIM-2", "logical", needs=("head_dim",))
 def last_channels_of_qk_lost(values: torch.Tensor, name: str, call: Call) -> torch.Tensor:
     """The width of q and k is rounded down to whole steps of 16."""
@@ -57,6 +66,28 @@ def last_channels_of_v_twice(values: torch.Tensor, name: str, call: Call) -> tor
         return values
     tail = width % 16
     return torch.cat([values[..., : width - tail], values[..., width - 16 : width - 16 + tail]], dim=-1)
+
+
+@plant("HEADDIM-2", "strided", needs=("head_dim", "strides"))
+def padding_times_zero(tensor: torch.Tensor, name: str, call: Call) -> torch.Tensor:
+    """Rows of k are loaded in whole tiles, and what lies behind them is multiplied by q's zeros."""
+    behind = _behind_rows(tensor) if name == "k" and tensor.element_size() > 1 else None
+    if behind is None:
+        return tensor
+    first = tensor[..., :1] + 0.0 * behind.sum(dim=-1, keepdim=True)
+    return torch.cat([first, tensor[..., 1:]], dim=-1)
+
+
+def _behind_rows(tensor: torch.Tensor) -> torch.Tensor | None:
+    """What lies between the rows of a tensor, or None where nothing does or the last row ends its memory."""
+    width, gap = tensor.shape[-1], int(tensor.stride(-2)) - tensor.shape[-1]
+    if tensor.stride(-1) != 1 or gap <= 0 or not tensor.numel():
+        return None
+    steps = sum((size - 1) * step for size, step in zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True))
+    start = int(tensor.storage_offset()) + width
+    if (start + steps + gap) * tensor.element_size() > tensor.untyped_storage().nbytes():
+        return None
+    return tensor.detach().as_strided((*tensor.shape[:-1], gap), tensor.stride(), start)
 
 
 @plant("VARLEN-1", "places", needs=("varlen",))
@@ -103,6 +134,15 @@ def sequences_of_no_keys_read_the_next(call: Call) -> list[Place]:
         place if place.seq_k else dataclasses.replace(place, first_k=min(place.first_k or 0, last), seq_k=1)
         for place in places(call)
     ]
+
+
+@plant("VARLEN-2", "places", needs=("varlen",))
+def first_empty_sequence_ends_the_call(call: Call) -> list[Place]:
+    """A sequence without queries is taken for the end of the batch."""
+    found = places(call)
+    if call.cu_seqlens_q is None:
+        return found
+    return list(itertools.takewhile(lambda place: place.seq_q > 0, found))
 
 
 @plant("VARLEN-3", "places", needs=("varlen",))
@@ -152,30 +192,19 @@ def diagonal_on_the_padded_length(call: Call, place: Place) -> int:
     return call.k.shape[2 if call.layout == "bhsd" else 1] - place.seq_q
 
 
-def _reread(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """The tensor's memory walked with other strides, inside its own storage."""
-    if not tensor.numel():
-        return tensor
-    at = torch.zeros(tensor.shape, dtype=torch.int64)
-    for dim, (size, step) in enumerate(zip(tensor.shape, strides, strict=True)):
-        at = at + (torch.arange(size) * step).reshape(-1, *(1,) * (tensor.dim() - dim - 1))
-    codes = tensor if tensor.element_size() > 1 else tensor.view(torch.uint8)
-    length = codes.untyped_storage().nbytes() // codes.element_size()
-    whole = codes.as_strided((length,), (1,), 0)
-    return whole[(at + codes.storage_offset()) % length].view(tensor.dtype)
-
-
-def _packed_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    steps = [1]
-    for size in reversed(shape[1:]):
-        steps.insert(0, steps[0] * size)
-    return tuple(steps)
+@plant("DENSELEN-2", "diagonal", needs=("dense_lengths", "causal"))
+def diagonal_on_the_longest_length(call: Call, place: Place) -> int:
+    """The diagonal hangs on the longest sequence of the batch, for all of them."""
+    dense = call.seq_lens is not None and call.block_table is None
+    if not dense or call.causal_alignment != "bottom_right":
+        return hiding.diagonal(call, place)
+    return max(other.seq_k for other in places(call)) - place.seq_q
 
 
 @plant("STRIDE-1", "strided", needs=("strides",))
 def q_taken_for_contiguous(tensor: torch.Tensor, name: str, call: Call) -> torch.Tensor:
     """q is read as if nothing lay between its elements."""
-    return _reread(tensor, _packed_strides(tuple(tensor.shape))) if name == "q" else tensor
+    return reread(tensor, packed_strides(tuple(tensor.shape))) if name == "q" else tensor
 
 
 @plant("STRIDE-1", "strided", needs=("strides",))
@@ -183,13 +212,13 @@ def v_by_the_strides_of_k(tensor: torch.Tensor, name: str, call: Call) -> torch.
     """One set of strides for K and V, where their widths agree."""
     if name != "v" or call.k.shape != call.v.shape:
         return tensor
-    return _reread(tensor, call.k.stride())
+    return reread(tensor, call.k.stride())
 
 
 @plant("STRIDE-1", "strided", needs=("backward",))
 def d_out_by_the_strides_of_out(tensor: torch.Tensor, name: str, call: Call) -> torch.Tensor:
     """The backward reads dO with contiguous strides."""
-    return _reread(tensor, _packed_strides(tuple(tensor.shape))) if name == "d_out" else tensor
+    return reread(tensor, packed_strides(tuple(tensor.shape))) if name == "d_out" else tensor
 
 
 @plant("STRIDE-2", "strided", needs=("strides",))
@@ -198,7 +227,7 @@ def heads_by_the_stride_of_one_token(tensor: torch.Tensor, name: str, call: Call
     if call.layout != "bshd" or name not in ("q", "d_out") or tensor.shape[1] != 1:
         return tensor
     batch, token, _head, channel = tensor.stride()
-    return _reread(tensor, (batch, token, token // tensor.shape[2], channel))
+    return reread(tensor, (batch, token, token // tensor.shape[2], channel))
 
 
 @plant("STRIDE-2", "strided", needs=("strides",))
@@ -207,7 +236,16 @@ def tokens_by_the_stride_of_one_sequence(tensor: torch.Tensor, name: str, call: 
     if call.layout != "bshd" or call.block_table is not None or tensor.dim() != 4 or tensor.shape[0] != 1:
         return tensor
     sequence, _token, head, channel = tensor.stride()
-    return _reread(tensor, (sequence, sequence // max(tensor.shape[1], 1), head, channel))
+    return reread(tensor, (sequence, sequence // max(tensor.shape[1], 1), head, channel))
+
+
+@plant("STRIDE-2", "strided", needs=("strides",))
+def one_head_by_the_stride_of_a_token(tensor: torch.Tensor, name: str, call: Call) -> torch.Tensor:
+    """With one KV head the token stride is taken from the head's."""
+    if name not in ("k", "v") or call.layout != "bshd" or call.block_table is not None or tensor.shape[2] != 1:
+        return tensor
+    sequence, _token, head, channel = tensor.stride()
+    return reread(tensor, (sequence, head, head, channel))
 
 
 def _wraps(offset: torch.Tensor) -> torch.Tensor:

@@ -3,12 +3,16 @@
 # ruff: noqa: ARG001  # a mutant has the signature of its seam
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 
+from attn_backends.block_mask import BlockMask
 from attn_backends.call import Call
 from attn_backends.conformance.controls.places import Place
-from attn_backends.conformance.mutants import hiding, summing
+from attn_backends.conformance.mutants import hiding, scoring, summing
 from attn_backends.conformance.mutants.mutant import plant
+from attn_backends.conformance.mutants.rereading import packed_strides, reread
 from attn_backends.conformance.mutants.summing import State
 
 Maybe = torch.Tensor | None
@@ -59,6 +63,13 @@ def window_keeps_bottom_right(distance: torch.Tensor, call: Call, place: Place) 
     return hiding.shown_by_window(distance - moved, call, place)
 
 
+@plant("CAUSAL-2", "alibi", needs=("causal_alignment", "alibi"))
+def alibi_keeps_bottom_right(distance: torch.Tensor, call: Call, place: Place, work: torch.dtype) -> Maybe:
+    """top_left moves causal and windows, and ALiBi's distances stay where they were."""
+    moved = 0 if call.causal_alignment == "bottom_right" else place.seq_k - place.seq_q
+    return scoring.alibi(distance - moved, call, place, work)
+
+
 @plant("WINDOW-1", "shown_by_window", needs=("window",))
 def window_left_counts_oneself(distance: torch.Tensor, call: Call, place: Place) -> Maybe:
     """window_left tokens in all, oneself included: one too few."""
@@ -68,11 +79,10 @@ def window_left_counts_oneself(distance: torch.Tensor, call: Call, place: Place)
 
 
 @plant("WINDOW-1", "shown_by_window", needs=("window",))
-def window_right_one_too_far(distance: torch.Tensor, call: Call, place: Place) -> Maybe:
-    """j < i + right + 1 written with <=."""
-    if call.window_right < 0:
-        return hiding.shown_by_window(distance, call, place)
-    return _within(distance, call.window_left, call.window_right + 1, call, place)
+def window_right_of_zero_is_none(distance: torch.Tensor, call: Call, place: Place) -> Maybe:
+    """`if window_right > 0`: 0, which leaves oneself, is taken for no bound."""
+    right = call.window_right if call.window_right > 0 else -1
+    return _within(distance, call.window_left, right, call, place)
 
 
 @plant("WINDOW-1", "shown_by_window", needs=("window",))
@@ -86,10 +96,10 @@ def window_in_whole_tiles(distance: torch.Tensor, call: Call, place: Place) -> M
     )
 
 
-@plant("WINDOW-2", "shown_by_window", needs=("window",))
-def window_needs_causal(distance: torch.Tensor, call: Call, place: Place) -> Maybe:
-    """Without causal the window is not looked at."""
-    return hiding.shown_by_window(distance, call, place) if call.causal else None
+@plant("WINDOW-2", "shown_by_causal", needs=("causal", "window"))
+def window_right_instead_of_causal(distance: torch.Tensor, call: Call, place: Place) -> Maybe:
+    """The right side of the window stands where causal stood, so that causal rows see that far ahead."""
+    return None if call.window_right >= 0 else hiding.shown_by_causal(distance, call, place)
 
 
 @plant("WINDOW-2", "shown_by_window", needs=("window",))
@@ -111,16 +121,20 @@ def _within(distance: torch.Tensor, left: int, right: int, call: Call, place: Pl
     return seen if right < 0 else seen & (distance <= right)
 
 
-@plant("MASK-1", "shown_by_mask", needs=("mask",))
-def mask_inverted(own: torch.Tensor) -> torch.Tensor:
-    """True is read as hidden."""
-    return ~own if own.dtype == torch.bool else hiding.shown_by_mask(own)
+@plant("MASK-1", "own_mask", needs=("mask",))
+def mask_taken_for_packed(mask: torch.Tensor, place: Place) -> torch.Tensor:
+    """A mask is read as if nothing lay between its elements, whatever its strides."""
+    return hiding.own_mask(mask if mask.is_contiguous() else reread(mask, packed_strides(tuple(mask.shape))), place)
 
 
-@plant("MASK-1", "shown_by_mask", needs=("mask",))
-def mask_dropped(own: torch.Tensor) -> torch.Tensor:
-    """The bool mask is accepted and never used."""
-    return torch.ones_like(own) if own.dtype == torch.bool else hiding.shown_by_mask(own)
+@plant("MASK-1", "own_mask", needs=("mask",))
+def mask_of_one_row_for_the_first(mask: torch.Tensor, place: Place) -> torch.Tensor:
+    """One row for all queries is padded to their number: the others see everything."""
+    own = hiding.own_mask(mask, place)
+    if own.shape[1] > 1 or place.seq_q < 2:
+        return own
+    others = own.new_full((own.shape[0], place.seq_q - 1, own.shape[2]), own.dtype == torch.bool)
+    return torch.cat([own, others], dim=1)
 
 
 @plant("MASK-1", "own_mask", needs=("mask",))
@@ -144,6 +158,15 @@ def composed_by_union(parts: list[torch.Tensor]) -> torch.Tensor:
     for part in parts[2:]:
         seen = seen | part
     return parts[0] & seen
+
+
+@plant("MASK-2", "shown_by_blocks", needs=("block_mask",))
+def token_mask_of_blocks_ignored(call: Call, place: Place) -> Maybe:
+    """A visible block is visible throughout: the token mask inside is not looked at."""
+    if call.block_mask is None:
+        return None
+    bare = BlockMask(call.block_mask.blocks, call.block_mask.block_size)
+    return hiding.shown_by_blocks(dataclasses.replace(call, block_mask=bare), place)
 
 
 @plant("MASK-3", "finished")
@@ -185,6 +208,12 @@ def blocks_count_from_the_end(call: Call, place: Place) -> Maybe:
 
 
 @plant("MASK-4", "shown_by_blocks", needs=("block_mask",))
-def block_mask_dropped(call: Call, place: Place) -> Maybe:
-    """The block mask is accepted and never used."""
-    return None
+def blocks_are_square(call: Call, place: Place) -> Maybe:
+    """Queries are counted in blocks of as many as there are keys in one."""
+    if call.block_mask is None:
+        return None
+    blocks = call.block_mask.blocks[place.index if call.block_mask.blocks.shape[0] > 1 else 0]
+    row = (torch.arange(place.seq_q) // call.block_mask.block_k).clamp(max=blocks.shape[1] - 1)
+    seen = blocks[:, row][:, :, torch.arange(place.seq_k) // call.block_mask.block_k]
+    inside = call.block_mask.mask
+    return seen if inside is None else seen & hiding.own_mask(inside, place)

@@ -1,6 +1,7 @@
 """Attention of one sequence after the other, in float64: short, slow and right."""
 
 import torch
+
 from attn_backends.call import Grads
 
 

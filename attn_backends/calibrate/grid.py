@@ -1,0 +1,61 @@
+"""The built-in shapes of calibration, out of `grid.toml`, as cells. No torch."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from attn_backends.bench.cell import Cell
+from attn_backends.calibrate.cells import EVERY_NUMERICS
+
+AXES = ("head_dim", "causal", "group", "window", "heads", "seq", "keys")
+
+
+def grid_cells(kind: str) -> Iterator[Cell]:
+    """The cells for a kind of device (`cuda`, `cpu`, ...); GPUs of all makers share a table."""
+    table = grid_table(kind)
+    for shapes in table["kinds"]:
+        lists = {axis: shapes.get(axis, [None]) for axis in AXES}
+        for values in itertools.product(*lists.values()):
+            cell = _cell(shapes, table["dtype"], dict(zip(lists, values, strict=True)))
+            if work_of(cell) <= table["work"]:
+                yield cell
+
+
+def grid_table(kind: str) -> dict[str, Any]:
+    """The part of the file for a kind of device."""
+    return dict(_file()["cpu" if kind == "cpu" else "cuda"])
+
+
+def work_of(cell: Cell) -> float:
+    """Floating-point operations of the forward pass over all pairs, hidden ones included."""
+    pairs = sum(count * new * keys for count, new, keys in cell.sequences)
+    return 4.0 * pairs * cell.num_q_heads * cell.head_dim
+
+
+def _cell(shapes: Mapping[str, Any], dtype: str, at: dict[str, Any]) -> Cell:
+    batch, kv_heads = _split(at["heads"])
+    keys = at["keys"] or at["seq"]
+    words = [shapes["name"], *(f"{axis} {value}" for axis, value in at.items() if value is not None)]
+    return Cell(
+        id=" ".join(words), panel=shapes["name"], x=keys, phase=shapes["phase"],
+        passes=shapes.get("passes", "forward"), dtype=dtype, sequences=((batch, at["seq"], keys),),
+        num_q_heads=kv_heads * at["group"], num_kv_heads=kv_heads, head_dim=at["head_dim"], causal=at["causal"],
+        window_left=None if at["window"] is None else at["window"] - 1, page_size=shapes.get("page_size"),
+        numerics=EVERY_NUMERICS,
+    )  # fmt: skip
+
+
+def _split(heads: int) -> tuple[int, int]:
+    """(sequences, KV heads): at most eight KV heads each."""
+    kv_heads = min(8, heads)
+    return heads // kv_heads, kv_heads
+
+
+@cache
+def _file() -> dict[str, Any]:
+    return dict(tomllib.loads(Path(__file__).with_name("grid.toml").read_text(encoding="utf-8")))

@@ -1,0 +1,170 @@
+"""What a feature costs: time per visible pair beside the same backend without the feature, on one GPU.
+
+    python benchmarks/features.py [--backend triton_tiled] [--out benchmarks/results/h200/features.json]
+
+A window is compared with full attention over sequences as long as the window, which has as many pairs per row; packed
+sequences with the same sequences dense; GQA, softcap and sinks with causal attention of as many query heads. The last
+row is a window of 1,024 at 65,536 tokens beside its own full causal. bfloat16, fresh random data, L2 cold, medians of
+interleaved rounds; every call is checked against `eager` at 512 tokens first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import attn_backends
+from attn_backends.bench.clock import CudaClock
+from attn_backends.bench.versions import clocks, device_name, versions
+from attn_backends.host.dispatch import device_of
+from attn_backends.registry.registry import default_registry
+
+ROUNDS = 15
+TOKENS = 16384
+WIDTH = 2048
+LIMIT = 0.03  # of the largest value
+Extras = Callable[[int, int], dict[str, Any]]
+
+
+def _sinks(heads: int, _seq: int) -> dict[str, Any]:
+    return {"causal": True, "sinks": torch.randn(heads, device="cuda")}
+
+
+FEATURES: dict[str, tuple[str, Extras]] = {
+    # name: (what it is compared with, arguments)
+    "full": ("full", lambda _h, _s: {}),
+    "causal": ("causal", lambda _h, _s: {"causal": True}),
+    "softcap": ("causal", lambda _h, _s: {"causal": True, "softcap": 30.0}),
+    "sinks": ("causal", _sinks),
+    "window": ("full as long as the window", lambda _h, _s: {"causal": True, "window_left": 1023}),
+    "packed": ("causal", lambda _h, _s: {"causal": True}),
+    "gqa8": ("causal", lambda _h, _s: {"causal": True}),
+}
+
+
+def pairs(seq: int, causal: bool, left: int | None = None) -> int:
+    """Visible (query, key) pairs of one head of one sequence."""
+    if not causal:
+        return seq * seq
+    return sum(min(i, seq if left is None else left) + 1 for i in range(seq))
+
+
+def inputs(name: str, head_dim: int, seq: int) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
+    """q, k, v and the arguments of a feature: bshd, or packed."""
+    heads, batch = max(1, WIDTH // head_dim), max(1, TOKENS // seq)
+    kv_heads = heads // 8 if name == "gqa8" else heads
+    arguments = FEATURES[name][1](heads, seq)
+    shape: tuple[int, ...] = (batch, seq)
+    if name == "packed":
+        starts = torch.arange(0, batch * seq + 1, seq, device="cuda", dtype=torch.int32)
+        arguments |= {"layout": "thd", "cu_seqlens_q": starts, "cu_seqlens_k": starts}
+        arguments |= {"max_seqlen_q": seq, "max_seqlen_k": seq}
+        shape = (batch * seq,)
+    drawn = (torch.randn(*shape, n, head_dim, device="cuda", dtype=torch.bfloat16) for n in (heads, kv_heads, kv_heads))
+    return tuple(drawn), arguments
+
+
+def check(name: str, backend: str, head_dim: int) -> float:
+    """Largest deviation from eager over the largest value. Raises ValueError where it is too large."""
+    tensors, arguments = inputs(name, head_dim, 512)
+    got = attn_backends.attention(*tensors, **arguments, backend=backend)
+    right = attn_backends.attention(*tensors, **arguments, backend="eager")
+    error = float((got.float() - right.float()).abs().max() / right.float().abs().max())
+    if not error <= LIMIT:
+        raise ValueError(f"{backend} is wrong on {name}, head_dim {head_dim}: {error}")
+    return error
+
+
+def timed(calls: dict[str, Callable[[], Any]], clock: CudaClock) -> dict[str, list[float]]:
+    """Milliseconds of every call, rounds interleaved."""
+    for call in calls.values():
+        call()
+    torch.cuda.synchronize()
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            samples[name].append(clock.sample(call, 0.3)[0])
+    return samples
+
+
+def rows(backend: str, head_dim: int, clock: CudaClock, backward: bool) -> list[dict[str, Any]]:
+    """One row per feature, with its cost against its base."""
+    errors = {name: check(name, backend, head_dim) for name in FEATURES}
+    shapes = {name: (name, 8192) for name in FEATURES} | {"full as long as the window": ("full", 1024)}
+    calls, work = {}, {}
+    for label, (name, seq) in shapes.items():
+        tensors, arguments = inputs(name, head_dim, seq)
+        calls[label] = _call(tensors, arguments, backend, backward)
+        count = pairs(seq, bool(arguments.get("causal")), arguments.get("window_left"))
+        work[label] = count * (TOKENS // seq) * (WIDTH // head_dim)
+    found = timed(calls, clock)
+    rate = {label: work[label] / statistics.median(times) for label, times in found.items()}
+    return [
+        {
+            "head_dim": head_dim, "pass": "backward" if backward else "forward", "feature": name, "base": FEATURES[name][0],
+            "ms": statistics.median(found[name]), "iqr_ms": _iqr(found[name]), "error": errors[name],
+            "tflops": (10 if backward else 4) * head_dim * rate[name] / 1e9, "cost": rate[FEATURES[name][0]] / rate[name],
+        }
+        for name in FEATURES
+    ]  # fmt: skip
+
+
+def _call(
+    tensors: tuple[torch.Tensor, ...], arguments: dict[str, Any], backend: str, backward: bool
+) -> Callable[[], Any]:
+    if not backward:
+        return lambda: attn_backends.attention(*tensors, **arguments, backend=backend)
+    leaves = [tensor.requires_grad_() for tensor in tensors]
+    out = attn_backends.attention(*leaves, **arguments, backend=backend)
+    d_out = torch.randn_like(out)
+    return lambda: torch.autograd.grad(out, leaves, d_out, retain_graph=True)
+
+
+def _iqr(times: list[float]) -> float:
+    low, _median, high = statistics.quantiles(times, n=4)
+    return high - low
+
+
+def long_window(backend: str, clock: CudaClock) -> dict[str, Any]:
+    """A window of 1,024 at 65,536 tokens beside full causal, 16 heads of 128."""
+    tensors = tuple(torch.randn(1, 65536, 16, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    calls: dict[str, Callable[[], Any]] = {
+        "full causal": lambda: attn_backends.attention(*tensors, causal=True, backend=backend),
+        "window 1024": lambda: attn_backends.attention(*tensors, causal=True, window_left=1023, backend=backend),
+    }
+    medians = {name: statistics.median(times) for name, times in timed(calls, clock).items()}
+    return {"ms": medians, "speedup": medians["full causal"] / medians["window 1024"]}
+
+
+def main() -> None:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--backend", default="triton_tiled")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/h200/features.json"))
+    asked = parser.parse_args()
+    device = torch.device("cuda")
+    clock = CudaClock(device, device_of(device))
+    found = [row for d in (64, 128, 256) for back in (False, True) for row in rows(asked.backend, d, clock, back)]
+    record = {
+        "schema": "attn.features/1", "command": "python " + " ".join(sys.argv), "device": device_name(device),
+        "versions": versions(default_registry().snapshot()), "clocks": clocks(device), "method": clock.method,
+        "backend": asked.backend, "rounds": ROUNDS, "rows": found, "window at 65536": long_window(asked.backend, clock),
+    }  # fmt: skip
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    asked.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    for row in found:
+        print(
+            f"{row['head_dim']:4} {row['pass']:8} {row['feature']:8} {row['tflops']:6.0f} TFLOP/s  cost {row['cost']:.2f}"
+        )
+    print(record["window at 65536"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""The shipped tiles compile for the architectures they are for: no spilled registers, shared memory within limits.
+
+Nothing runs on a device. The compiler works in a process of its own, because this one may have the interpreter on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from attn_backends.device import Device
+
+pytest.importorskip("triton", reason="compiles with Triton")
+pytestmark = pytest.mark.slow
+
+MODULE = "attn_backends.backends.triton_tiled.compile_table"
+
+
+def compile_table(*options: str) -> list[dict[str, Any]]:
+    """One dict per kernel, as the command prints them; it exits with 1 where one of them is bad, which tests say better."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", MODULE, "--json", *options]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert lines, done.stderr
+    return lines
+
+
+def check(lines: list[dict[str, Any]]) -> None:
+    """No spills, and no more shared memory than the row says, which is no more than the architecture has."""
+    spilled = [line for line in lines if line["stack"]]
+    assert not spilled
+    for line in lines:
+        limit = Device.pretend(line["arch"]).smem_bytes
+        assert limit is not None
+        assert line["shared"] <= (limit if line["allowed"] is None else line["allowed"]) <= limit, line
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90", "sm_100", "sm_120"])
+def test_every_row_compiles_without_spills(arch: str) -> None:
+    """Each row of configs.toml with its hardest features; rows for several architectures take turns among them."""
+    check(compile_table("--sample", "--arch", arch))
+
+
+def test_sm_90_multiplies_from_shared_memory_and_loads_through_descriptors() -> None:
+    """16-bit rows for sm_90 become warpgroup products (HGMMA) fed by TMA (UTMALDG), or the row is not worth its name."""
+    kernels = ("--kernel", "forward", "--kernel", "keys", "--kernel", "queries")
+    variants = ("--variant", "plain", "--variant", "packed")
+    lines = compile_table("--arch", "sm_90", "--dtype", "bfloat16", *variants, *kernels, "--instructions")
+    check(lines)
+    assert {(line["kernel"], *line["widths"]) for line in lines} == {
+        (kernel, width, width) for kernel in ("forward", "keys", "queries") for width in (64, 128, 256)
+    }
+    assert all(line["HGMMA"] > 0 and line["UTMALDG"] > 0 for line in lines), lines
+
+
+def test_amd_compiles() -> None:
+    """The same source compiles for an MI300X; it was run on none."""
+    lines = compile_table("--arch", "gfx942", "--variant", "causal", "--width", "64", "--dtype", "bfloat16")
+    assert {line["kernel"] for line in lines} == {"forward", "rows", "keys", "queries"}
+    check(lines)

@@ -1,0 +1,78 @@
+"""Where shapes come from: the grid, a model's config, a decision log; and that a cell asks for what it stands for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from attn_backends import Device, Request, select
+from attn_backends.bench.inputs import make_inputs
+from attn_backends.calibrate.cells import NoCellError, cell_from_json, cell_of, cell_to_json
+from attn_backends.calibrate.grid import grid_cells
+from attn_backends.calibrate.points import joined, of_config, of_grid, of_records, of_requests
+from attn_backends.planning import load_config
+from attn_backends.selector.measured.bucket import bucket_of
+from tests.selector.scenes import request
+
+
+@pytest.mark.parametrize("cell", list(grid_cells("cpu")), ids=lambda cell: cell.id)
+def test_the_tensors_of_a_cell_make_its_bucket(cell):
+    """What is timed is what the time is stored under."""
+    inputs = make_inputs(cell, 0, torch.device("cpu"))
+    made = Request.from_tensors(inputs.q, inputs.k, inputs.v, **inputs.arguments)
+    assert bucket_of(made) == bucket_of(cell.request())
+
+
+@pytest.mark.parametrize("kind", ["cuda", "cpu"])
+def test_the_grid_has_every_phase_and_no_bucket_twice(kind):
+    """Cells survive their way through JSON."""
+    cells = list(grid_cells(kind))
+    assert len({point.bucket for point in of_grid(kind).points}) == len(cells)
+    assert {"prefill", "decode"} <= {cell.phase for cell in cells}
+    assert [cell_from_json(cell_to_json(cell)) for cell in cells] == cells
+
+
+def test_a_model_implies_its_phases():
+    """Prefill, append, decode and training of every kind of layer, in its own heads and widths."""
+    points = of_config(load_config("gemma-2-9b-it")).points
+    kinds = {point.bucket.kind for point in points}
+    assert {point.cell.phase for point in points} == {"prefill", "append", "decode"}
+    assert {point.cell.head_dim for point in points} == {256}
+    assert any("window_left" in kind for kind in kinds)
+    assert any("window_left" not in kind for kind in kinds)
+    assert all("softcap" in kind for kind in kinds)
+    assert any(point.cell.passes == "backward" for point in points)
+
+
+def test_what_cannot_be_drawn_is_named():
+    """Sinks have no tensor here."""
+    made = of_config(load_config("gpt-oss-20b"))
+    assert made.points == ()
+    assert "sinks=True" in made.left_out
+    with pytest.raises(NoCellError, match="alibi=True"):
+        cell_of(request(alibi=True), "x")
+
+
+def test_a_log_implies_its_buckets():
+    """One point per bucket, at the top of it, whatever lengths were asked."""
+    records = [
+        select(request(seq_q=length, seq_k=length), device=Device.pretend("h200")).to_json()
+        for length in (300, 400, 512, 513)
+    ]
+    made = of_records([*records, {"request": {"dtype": "bfloat16"}}])
+    assert sorted(point.cell.x for point in made.points) == [512, 1024]
+    assert made.left_out == {"requests of another version": 1}
+
+
+def test_a_run_may_be_cut_anywhere():
+    """The shortest and the longest come before what lies between."""
+    lengths = [2**power for power in range(4, 13)]
+    points = of_requests(request(seq_q=length, seq_k=length) for length in lengths).points
+    assert [point.cell.x for point in points[:3]] == [16, 4096, 256]
+    assert sorted(point.cell.x for point in points) == lengths
+
+
+def test_two_sources_share_buckets():
+    """What both ask for is timed once."""
+    one = of_requests([request()])
+    assert len(joined([one, one]).points) == 1
