@@ -36,7 +36,9 @@ def from_predicate(
         any_rows.append(some)
         token_rows.append(row)
         cut = cut or bool((some != every).any())
-    blocks = torch.stack(any_rows) if any_rows else torch.zeros((0, -(-seq_k // block_k)), dtype=torch.bool, device=device)
+    blocks = (
+        torch.stack(any_rows) if any_rows else torch.zeros((0, -(-seq_k // block_k)), dtype=torch.bool, device=device)
+    )
     mask = torch.cat(token_rows)[None, None] if cut else None
     return BlockMask(blocks[None, None], (block_q, block_k), mask)
 
@@ -54,13 +56,20 @@ def from_index_sets(
     for row, seen in enumerate(columns):
         for column in seen:
             if not 0 <= column < count:
-                raise RequestError("columns", column, f"a block number in 0 .. {count - 1}", hint=f"in query block {row}")
+                raise RequestError(
+                    "columns", column, f"a block number in 0 .. {count - 1}", hint=f"in query block {row}"
+                )
             blocks[row, column] = True
     return BlockMask(blocks.to(device)[None, None], (block_q, block_k))
 
 
 def longformer(
-    seq: int, window: int, global_tokens: Sequence[int], *, block_size: BlockSize = 128, device: torch.device | str = "cpu"
+    seq: int,
+    window: int,
+    global_tokens: Sequence[int],
+    *,
+    block_size: BlockSize = 128,
+    device: torch.device | str = "cpu",
 ) -> BlockMask:
     """A two-sided window of `window` tokens besides oneself, and tokens that see and are seen by all.
 
@@ -90,7 +99,12 @@ def documents(cu_seqlens: torch.Tensor, *, block_size: BlockSize = 128) -> Block
     cu_seqlens: int32 or int64 [documents + 1], first tokens, as for packed tensors; the last is the sequence's length.
     Compose with `causal=True` for causal documents. Raises RequestError for another rank or a decreasing list.
     """
-    if cu_seqlens.dim() != 1 or cu_seqlens.numel() < 1 or bool((cu_seqlens.diff() < 0).any()) or int(cu_seqlens[0]) != 0:
+    if (
+        cu_seqlens.dim() != 1
+        or cu_seqlens.numel() < 1
+        or bool((cu_seqlens.diff() < 0).any())
+        or int(cu_seqlens[0]) != 0
+    ):
         raise RequestError("cu_seqlens", cu_seqlens.tolist(), "a list that starts with 0 and never decreases")
     length = int(cu_seqlens[-1])
     positions = torch.arange(length, device=cu_seqlens.device)

@@ -121,7 +121,16 @@ def _kernel(decision: Decision, inputs: Inputs) -> Callable[[], Any]:
     return call
 
 
-_OF_THE_REQUEST = ("causal", "window_left", "softcap", "phase", "layout", "q_granularity", "k_granularity", "v_granularity")
+_OF_THE_REQUEST = (
+    "causal",
+    "window_left",
+    "softcap",
+    "phase",
+    "layout",
+    "q_granularity",
+    "k_granularity",
+    "v_granularity",
+)
 
 
 def _backward(decision: Decision, cell: Cell, inputs: Inputs, policy: Policy) -> tuple[Deviation, Callable[[], Any]]:

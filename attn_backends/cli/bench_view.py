@@ -19,7 +19,14 @@ if TYPE_CHECKING:
 
 SPREAD = 0.01  # half a quartile range over the median, above which a cell says so
 LEAST_COLUMN, GAP = 8, 3
-SHORT = {"refused": "-", "wrong": "wrong", "error": "error", "out_of_memory": "memory", "device_lost": "lost", "capped": "-"}
+SHORT = {
+    "refused": "-",
+    "wrong": "wrong",
+    "error": "error",
+    "out_of_memory": "memory",
+    "device_lost": "lost",
+    "capped": "-",
+}
 VERDICTS = {"slower": BAD, "faster": GOOD}
 
 

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from attn_backends.conformance.checks import CHECKS
 from attn_backends.conformance.child import Child
@@ -101,9 +100,10 @@ class _Crew:
             text = f"not tried: the {MOST_HANGS} items before it gave no answer within {self._timeout:g} s"
             return worker, _result(item, Outcome.TIMEOUT, text, started)
         if worker is None:
-            worker = self._start()
-        if isinstance(worker, _DeadWorker):
-            return None, _result(item, Outcome.CRASH, f"no worker: {worker.why}", started)
+            born = self._start()
+            if isinstance(born, _DeadWorker):
+                return None, _result(item, Outcome.CRASH, f"no worker: {born.why}", started)
+            worker = born
         worker.tell({"id": item.id, "clauses": list(item.clauses)})
         answer = worker.receive(self._timeout, lambda message: message.get("id") == item.id and "outcome" in message)
         self._hangs = self._hangs + 1 if answer is Outcome.TIMEOUT else 0
@@ -118,21 +118,44 @@ class _Crew:
             outcome = Outcome.REFUSED
         return None, _result(item, outcome, text, started)
 
-    def _start(self) -> Any:
+    def _start(self) -> Child | _DeadWorker:
         """A ready worker, or why there is none."""
         if self._failed_starts >= MOST_FAILED_STARTS:
             return _DeadWorker("earlier ones never came up")
-        job = self._job
-        worker = Child("attn_backends.conformance.worker", job.path)
-        worker.tell({"backend": job.backend, "device": job.device, "setup": job.setup, "threads": job.threads})
-        said = worker.receive(START_TIMEOUT, lambda message: "ready" in message or "failed" in message)
-        if isinstance(said, dict) and said.get("ready"):
-            self._failed_starts = 0
-            return worker
-        self._failed_starts += 1
-        why = said["failed"] if isinstance(said, dict) else worker.epitaph()
-        worker.kill()
-        return _DeadWorker(why)
+        worker = _started(self._job)
+        self._failed_starts = 0 if isinstance(worker, Child) else self._failed_starts + 1
+        return worker
+
+
+def _started(job: Job) -> Child | _DeadWorker:
+    worker = Child("attn_backends.conformance.worker", job.path)
+    worker.tell({"backend": job.backend, "device": job.device, "setup": job.setup, "threads": job.threads})
+    said = worker.receive(START_TIMEOUT, lambda message: "ready" in message or "failed" in message)
+    if isinstance(said, dict) and said.get("ready"):
+        return worker
+    why = said["failed"] if isinstance(said, dict) else worker.epitaph()
+    worker.kill()
+    return _DeadWorker(why)
+
+
+def rehearsed_plan(job: Job, level: str, timeout: float = START_TIMEOUT) -> Result | None:
+    """Plan in a worker first: what a backend says to a request (`check`) runs while planning, and may end the process.
+
+    The result of a plan that died or hung; None where it can be made here, or fails here in words.
+    """
+    started = time.perf_counter()
+    worker = _started(job)
+    if isinstance(worker, _DeadWorker):
+        return None
+    worker.tell({"plan": level})
+    said = worker.receive(timeout, lambda message: "planned" in message)
+    why = "no plan" if said is Outcome.TIMEOUT else worker.epitaph() if said is Outcome.CRASH else ""
+    worker.kill()
+    if isinstance(said, dict):
+        return None
+    seconds = time.perf_counter() - started
+    text = f"while planning, where the backend's `check` is asked: {why} after {seconds:.1f} s"
+    return Result(id="plan/check", outcome=said, clauses=("REFUSE-2",), message=text, seconds=seconds)
 
 
 def _unless_crashed(worker: Child, result: Result) -> Child | None:

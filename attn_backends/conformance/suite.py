@@ -13,7 +13,7 @@ from attn_backends.capability import TABLE
 from attn_backends.conformance.checks import context_of
 from attn_backends.conformance.engine import run_with
 from attn_backends.conformance.gaps import Gap
-from attn_backends.conformance.isolation import OnResult, run_isolated
+from attn_backends.conformance.isolation import Job, OnResult, rehearsed_plan, run_isolated
 from attn_backends.conformance.item import Item
 from attn_backends.conformance.outcome import Outcome, Result
 from attn_backends.conformance.plan import Plan, plan
@@ -53,7 +53,9 @@ def run_suite(
     manifest = default_registry().snapshot().get(backend)
     digest = source_digest(manifest)  # before anything is loaded: what changes during the run was not run
     facts = context_of(backend, device).facts
-    planned = plan(manifest, level, facts)
+    job = Job(backend=backend, device=device, setup=setup, path=tuple(path))
+    died = rehearsed_plan(job, level) if isolated and _plans_by_strange_code(manifest) else None
+    planned = plan(manifest, level, facts) if died is None else Plan(items=())
     items = [item for item in planned.items if only is None or only(item)]
     chosen = dataclasses.replace(planned, items=tuple(items))
     if on_plan is not None:
@@ -67,6 +69,7 @@ def run_suite(
         else _run_here(backend, items, device, on_result)
     )  # fmt: skip
     further = [] if only is not None else [*_uncovered(chosen), *_not_run(chosen)]
+    further += [] if died is None else [died]
     return RunRecord(
         backend=manifest.name, version=manifest.version, digest=digest, numerics=manifest.numerics,
         level=level, spec=SPEC_VERSION, suite=attn_backends.__version__, device=facts.to_json(),
@@ -74,6 +77,11 @@ def run_suite(
         gaps=tuple(gap.raw for gap in planned.gaps), only=only_text, seconds=time.perf_counter() - clock,
         started=started.isoformat(timespec="seconds"), notes=(*planned.notes, *_gap_notes(planned.gaps, results, only is None)),
     )  # fmt: skip
+
+
+def _plans_by_strange_code(manifest: Manifest) -> bool:
+    """Whether planning asks a function of a third party, which may end or hold up the process."""
+    return manifest.origin == "third_party" and manifest.offers("check")
 
 
 def _run_here(backend: str, items: Sequence[Item], device: str, on_result: OnResult | None) -> list[Result]:

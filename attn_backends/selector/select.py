@@ -96,7 +96,10 @@ def clear_cache() -> None:
 
 def changes() -> tuple[Any, ...]:
     """Differs when decisions have become stale, by registrations of the default registry apart; for hot keys."""
-    return (_changes, _times().token, _cost_model.token)
+    times = (
+        _measurements if _measurements is not _UNREAD else _read_measurements()
+    )  # no call more: the hot path is here
+    return (_changes, times.token, _cost_model.token)
 
 
 def _forget() -> None:

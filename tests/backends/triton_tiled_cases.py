@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -165,8 +166,8 @@ def _calls(case: Case, dtype: torch.dtype, device: str) -> list[tuple[Call, torc
         settings |= {
             "cu_seqlens_q": _ints(*starts_q),
             "cu_seqlens_k": _ints(*starts_k),
-            "max_seqlen_q": max(b - a for a, b in zip(starts_q, starts_q[1:], strict=False)),
-            "max_seqlen_k": max(b - a for a, b in zip(starts_k, starts_k[1:], strict=False)),
+            "max_seqlen_q": max(b - a for a, b in pairwise(starts_q)),
+            "max_seqlen_k": max(b - a for a, b in pairwise(starts_k)),
         }
 
     def drawn(*shape: int) -> torch.Tensor:

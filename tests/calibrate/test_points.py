@@ -5,13 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attn_backends import Device, Request, select
+from attn_backends import Device, Request, register, select, unregister
+from attn_backends.bench.cell import Cell
+from attn_backends.bench.contender import Contender, contender
 from attn_backends.bench.inputs import make_inputs
+from attn_backends.bench.machinery import EVERYTHING
+from attn_backends.bench.results import WRONG
 from attn_backends.calibrate.cells import NoCellError, cell_from_json, cell_of, cell_to_json
 from attn_backends.calibrate.grid import grid_cells
 from attn_backends.calibrate.points import joined, of_config, of_grid, of_records, of_requests
 from attn_backends.planning import load_config
 from attn_backends.selector.measured.bucket import bucket_of
+from tests.calibrate.fakes import right
 from tests.selector.scenes import request
 
 
@@ -76,3 +81,22 @@ def test_two_sources_share_buckets():
     """What both ask for is timed once."""
     one = of_requests([request()])
     assert len(joined([one, one]).points) == 1
+
+
+@pytest.mark.parametrize("passes", ["forward", "backward"])
+@pytest.mark.parametrize("changed", [{"window_left": 7}, {"softcap": 0.5}], ids=str)
+def test_a_window_and_a_softcap_are_drawn_and_checked(passes, changed):
+    """A backend that knows them is ready to be timed; one that never asks is wrong."""
+    cell = Cell(
+        id="w", panel="p", x=48, phase="prefill", passes=passes, dtype="float32", sequences=((2, 48, 48),),
+        num_q_heads=4, num_kv_heads=2, head_dim=16, causal=True, **changed,
+    )  # fmt: skip
+    inputs = make_inputs(cell, 0, torch.device("cpu"))
+    assert isinstance(contender("eager", cell, inputs), Contender)
+    if passes == "forward":
+        box = {**EVERYTHING, "window": "any", "softcap": "any"}
+        register({"name": "careless", "capability": [box]}, right)
+        try:
+            assert contender("careless", cell, inputs)["status"] == WRONG
+        finally:
+            unregister("careless")

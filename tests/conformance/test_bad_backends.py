@@ -10,7 +10,7 @@ import pytest
 
 from attn_backends.conformance import isolation
 from attn_backends.conformance.case import Case
-from attn_backends.conformance.isolation import run_isolated
+from attn_backends.conformance.isolation import Job, rehearsed_plan, run_isolated
 from attn_backends.conformance.item import Item
 from attn_backends.conformance.outcome import Outcome
 from attn_backends.conformance.report.schema import validate
@@ -29,6 +29,7 @@ UNLOADABLE = {  # plugins that list well and do not load
     "import_raises": ("kernel.py", "import torch\n", "raise RuntimeError('no driver')\n", "no driver"),
     "import_exits": ("kernel.py", "import torch\n", "raise SystemExit(1)\n", "SystemExit"),
 }
+CHECKS_WHILE_PLANNING = {"check_aborts": "__import__('os').abort()", "check_hangs": "__import__('time').sleep(3600)"}
 PATIENCE = 15.0  # seconds per item; what a hang costs here
 
 CALM = [Item("oracle", Case(seed=seed)) for seed in range(2)]
@@ -51,8 +52,16 @@ def site(tmp_path_factory):
     broken = [bent(name, "backend.toml", old, new) for name, (old, new, _) in BROKEN.items()]
     unloadable = [bent(name, *edit) for name, (*edit, _) in UNLOADABLE.items()]
     hanging = bent("always_hangs", "kernel.py", BEGIN, f"    __import__('time').sleep(3600)\n{BEGIN}")
+    checks = [_with_check(name, statement) for name, statement in CHECKS_WHILE_PLANNING.items()]
     made = Site(folder / "site", folder / "data")
-    return made.lay_out([*MISBEHAVING.values(), *broken, *unloadable, hanging])
+    return made.lay_out([*MISBEHAVING.values(), *broken, *unloadable, hanging, *checks])
+
+
+def _with_check(name: str, statement: str) -> Plugin:
+    """A plugin whose manifest names a `check`, which is asked while planning."""
+    named = ("backend.toml", 'kernel = "', 'check = "honest_fa:check"\nkernel = "')
+    made = ("__init__.py", 'backend."""\n', f'backend."""\n\n\ndef check(*asked):\n    {statement}\n')
+    return Plugin(name=name, story="", edits=(named, made), expected={})
 
 
 def run(site, name, items, timeout=PATIENCE):
@@ -103,6 +112,26 @@ def test_a_backend_that_always_hangs_ends_the_run_too(site, monkeypatch):
     assert {result.outcome for result in hung} == {Outcome.TIMEOUT}
     assert ["not tried" in result.message for result in hung] == [False, False, True, True, True]
     assert refused.outcome is Outcome.REFUSED, refused.message
+
+
+@pytest.mark.slow
+def test_a_check_that_takes_the_process_with_it_is_a_crash_of_the_plan(site, tmp_path):
+    """It runs while planning, in the process that plans: the run ends with a report all the same."""
+    report = site.suite("check_aborts", "--out", str(tmp_path), code=1)["report"]
+    validate(report)
+    (result,) = report["results"]
+    assert (result["id"], result["outcome"]) == ("plan/check", "CRASH")
+    assert "SIGABRT" in result["message"]
+    assert "attn-backends conformance run check_aborts" in (tmp_path / "junit.xml").read_text()
+
+
+@pytest.mark.slow
+def test_a_check_that_hangs_is_a_timeout_of_the_plan(site):
+    """After as long as a worker may take to start."""
+    result = rehearsed_plan(Job(backend="check_hangs", path=(str(site.folder), str(ROOT))), "quick", timeout=3.0)
+    assert result.outcome is Outcome.TIMEOUT
+    assert "no plan" in result.message
+    assert rehearsed_plan(Job(backend="raises", path=(str(site.folder), str(ROOT))), "quick") is None
 
 
 @pytest.fixture(scope="module")

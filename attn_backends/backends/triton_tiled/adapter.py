@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attn_backends.backends.triton_tiled.gradients import Incoming, launch_bias, launch_keys, launch_queries, launch_rows
+from attn_backends.backends.triton_tiled.gradients import (
+    Incoming,
+    launch_bias,
+    launch_keys,
+    launch_queries,
+    launch_rows,
+)
 from attn_backends.backends.triton_tiled.launch import launch_forward
 from attn_backends.backends.triton_tiled.operands import operands_of, shape_of
 from attn_backends.call import Grads

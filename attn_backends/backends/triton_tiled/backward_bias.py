@@ -17,7 +17,7 @@ from attn_backends.backends.triton_tiled.tile import first_row, load_rows, row_v
 
 @triton.jit
 def bias_gradients(
-    q, k, v, d_out, norms, rests, delta, parts, slopes, masks,
+    q, k, v, d_out, norms, rests, delta, parts, slopes, mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes,
     starts_q, starts_k, lengths_k,
     q_strides, k_strides, v_strides, d_out_strides, norm_strides, delta_strides, part_strides, slope_strides,
     batches, heads, gqa_ratio, longest_q, longest_k, head_dim, head_dim_v,
@@ -78,7 +78,7 @@ def bias_gradients(
             slope = tl.load(slopes + batch * slope_strides[0] + head * slope_strides[1])
         product = tl.dot(q_tile, k_tile.T, input_precision=PRECISION)
         scores = score_tile(
-            product, queries[:, None], keys[None, :], masks, batch, head, slope, seq_q, seq_k, offset,
+            product, queries[:, None], keys[None, :], mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, batch, head, slope, seq_q, seq_k, offset,
             left, right, scale, softcap, inner_scale, LEFT, RIGHT, SOFTCAP, BIAS, BOOL_MASK, BLOCK_MASK, INNER_MASK, ALIBI, True, FAST_TANH,
         )
         d_p = tl.dot(d_out_tile, v_tile.T, input_precision=PRECISION)

@@ -16,14 +16,23 @@ import triton
 import triton.language as tl
 
 from attn_backends.backends.triton_tiled.philox import kept
-from attn_backends.backends.triton_tiled.scores import HIDDEN, LOG2E, MINUS_INF, hidden, score_tile, softcap_slope, unit_of, weight_of
+from attn_backends.backends.triton_tiled.scores import (
+    HIDDEN,
+    LOG2E,
+    MINUS_INF,
+    hidden,
+    score_tile,
+    softcap_slope,
+    unit_of,
+    weight_of,
+)
 from attn_backends.backends.triton_tiled.tile import first_row, load_rows, row_values, sequence_of, tile_pointers
 from attn_backends.backends.triton_tiled.walk import query_stretches
 
 
 @triton.jit
 def key_gradients(
-    q, k, v, d_out, norms, rests, delta, d_k, d_v, slopes, masks, tile_lists, tile_counts,
+    q, k, v, d_out, norms, rests, delta, d_k, d_v, slopes, mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, tile_lists, tile_counts,
     starts_q, starts_k, lengths_k,
     q_strides, k_strides, v_strides, d_out_strides, norm_strides, delta_strides, d_k_strides, d_v_strides, slope_strides, tile_strides,
     num_kv_heads, gqa_ratio, longest_q, longest_k, head_dim, head_dim_v,
@@ -126,7 +135,7 @@ def key_gradients(
                     product = tl.dot(k_tile, q_tile.T, input_precision=PRECISION)
                     if SOFTCAP or BIAS or ALIBI or (stretch != 1 or MASKED):
                         scores = score_tile(
-                            product, queries[None, :], keys[:, None], masks, batch, head, slope, seq_q, seq_k, offset,
+                            product, queries[None, :], keys[:, None], mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, batch, head, slope, seq_q, seq_k, offset,
                             left, right, scale, softcap, inner_scale, LEFT, RIGHT, SOFTCAP, BIAS, BOOL_MASK, BLOCK_MASK, INNER_MASK,
                             ALIBI, (stretch != 1 or MASKED), FAST_TANH,
                         )

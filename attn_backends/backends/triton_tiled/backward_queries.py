@@ -19,7 +19,7 @@ from attn_backends.backends.triton_tiled.walk import key_stretches
 
 @triton.jit
 def query_gradients(
-    q, k, v, d_out, norms, rests, delta, d_q, slopes, masks, tile_lists, tile_counts,
+    q, k, v, d_out, norms, rests, delta, d_q, slopes, mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, tile_lists, tile_counts,
     starts_q, starts_k, lengths_k,
     q_strides, k_strides, v_strides, d_out_strides, norm_strides, delta_strides, d_q_strides, slope_strides, tile_strides,
     num_q_heads, gqa_ratio, longest_q, longest_k, head_dim, head_dim_v,
@@ -112,7 +112,7 @@ def query_gradients(
                 product = tl.dot(q_tile, k_tile.T, input_precision=PRECISION)
                 if SOFTCAP or BIAS or ALIBI or (stretch != 1 or MASKED):
                     scores = score_tile(
-                        product, queries[:, None], keys[None, :], masks, batch, head, slope, seq_q, seq_k, offset,
+                        product, queries[:, None], keys[None, :], mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, batch, head, slope, seq_q, seq_k, offset,
                         left, right, scale, softcap, inner_scale, LEFT, RIGHT, SOFTCAP, BIAS, BOOL_MASK, BLOCK_MASK, INNER_MASK,
                         ALIBI, (stretch != 1 or MASKED), FAST_TANH,
                     )

@@ -25,9 +25,7 @@ def describable(tensor: torch.Tensor, strides: Strides, shape: tuple[int, int, i
     return all(extent == 1 or (stride > 0 and stride * size % ALIGNMENT == 0) for stride, extent in outer)
 
 
-def describe(
-    tensor: torch.Tensor, strides: Strides, shape: tuple[int, int, int, int], rows: int, width: int
-) -> Any:
+def describe(tensor: torch.Tensor, strides: Strides, shape: tuple[int, int, int, int], rows: int, width: int) -> Any:
     """A descriptor over [batch, head, token, width] with blocks of `rows` tokens."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 

@@ -25,7 +25,7 @@ from attn_backends.backends.triton_tiled.walk import key_stretches
 
 @triton.jit
 def attention_forward(
-    q, k, v, out, lse, sinks, slopes, masks, tile_lists, tile_counts, visits, tops, rests,
+    q, k, v, out, lse, sinks, slopes, mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, tile_lists, tile_counts, visits, tops, rests,
     starts_q, starts_k, lengths_k,
     q_strides, k_strides, v_strides, out_strides, lse_strides, top_strides, slope_strides, tile_strides,
     num_q_heads, gqa_ratio, longest_q, longest_k, head_dim, head_dim_v,
@@ -112,7 +112,7 @@ def attention_forward(
                 product = tl.dot(q_tile, k_tile.T, input_precision=PRECISION)
                 if SOFTCAP or BIAS or ALIBI or (stretch != 1 or MASKED):
                     scores = score_tile(
-                        product, queries[:, None], keys[None, :], masks, batch, head, slope, seq_q, seq_k, offset,
+                        product, queries[:, None], keys[None, :], mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, batch, head, slope, seq_q, seq_k, offset,
                         left, right, scale, softcap, inner_scale, LEFT, RIGHT, SOFTCAP, BIAS, BOOL_MASK, BLOCK_MASK, INNER_MASK,
                         ALIBI, (stretch != 1 or MASKED), FAST_TANH,
                     )

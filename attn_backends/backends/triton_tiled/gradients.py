@@ -39,7 +39,12 @@ class Incoming:
 
 
 def launch_rows(
-    call: Call, operands: Operands, out: torch.Tensor, lse: torch.Tensor, d_out: torch.Tensor, d_lse: torch.Tensor | None
+    call: Call,
+    operands: Operands,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    d_out: torch.Tensor,
+    d_lse: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """delta, shaped as lse, and the sinks' gradient [Hq] where the call asks for it."""
     sizes = operands.sizes
@@ -71,7 +76,7 @@ def launch_keys(incoming: Incoming, d_k: torch.Tensor, d_v: torch.Tensor, config
     tiles = -(-sizes.longest_k // config.columns)
     for want_k, want_v in ((True, False), (False, True)) if config.split else ((True, True),):
         key_gradients[(tiles * sizes.kv_heads * operands.batch,)](
-            *sources.tensors, *incoming.norms, incoming.delta, d_k, d_v, operands.slopes, operands.masks,
+            *sources.tensors, *incoming.norms, incoming.delta, d_k, d_v, operands.slopes, *operands.masks,
             lists.tiles, lists.counts, *operands.lengths,
             *sources.strides, row_strides(incoming.norms[0]), row_strides(incoming.delta),
             strides_of(d_k, call.layout), strides_of(d_v, call.layout), operands.slope_strides, lists.strides,
@@ -93,7 +98,7 @@ def launch_queries(incoming: Incoming, d_q: torch.Tensor, config: Config | None 
         lists = query_lists(call.block_mask, config.rows, config.columns, sizes.longest_q, sizes.longest_k)
     tiles = -(-sizes.longest_q // config.rows)
     query_gradients[(tiles * sizes.heads * operands.batch,)](
-        *sources.tensors, *incoming.norms, incoming.delta, d_q, operands.slopes, operands.masks, lists.tiles, lists.counts,
+        *sources.tensors, *incoming.norms, incoming.delta, d_q, operands.slopes, *operands.masks, lists.tiles, lists.counts,
         *operands.lengths,
         *sources.strides, row_strides(incoming.norms[0]), row_strides(incoming.delta), strides_of(d_q, call.layout),
         operands.slope_strides, lists.strides,
@@ -118,7 +123,7 @@ def launch_bias(incoming: Incoming, config: Config | None = None) -> torch.Tenso
     shape = (batch, heads, rows if all_queries else queries, columns if all_keys else keys)
     parts = torch.empty(shape, dtype=torch.float32, device=call.q.device)
     bias_gradients[(rows * columns, heads, batch)](
-        *sources.tensors, *incoming.norms, incoming.delta, parts, operands.slopes, operands.masks, *operands.lengths,
+        *sources.tensors, *incoming.norms, incoming.delta, parts, operands.slopes, *operands.masks, *operands.lengths,
         *sources.strides, row_strides(incoming.norms[0]), row_strides(incoming.delta), parts.stride(), operands.slope_strides,
         operands.batch, sizes.heads, sizes.heads // sizes.kv_heads, sizes.longest_q, sizes.longest_k,
         sizes.width, sizes.width_v,

@@ -41,7 +41,7 @@ def launch_forward(
     tiles = -(-sizes.longest_q // config.rows)
     scale, softcap, inner_scale = operands.scaling
     attention_forward[(tiles * sizes.heads * operands.batch,)](
-        *sources.tensors, call.out, lse, call.sinks, operands.slopes, operands.masks, lists.tiles, lists.counts, visits,
+        *sources.tensors, call.out, lse, call.sinks, operands.slopes, *operands.masks, lists.tiles, lists.counts, visits,
         *(tops or (None, None)),
         *operands.lengths,
         *sources.strides, out_strides, (0, 0, 0) if lse is None else row_strides(lse),

@@ -161,5 +161,7 @@ def _broadcast_strides(tensor: torch.Tensor | None) -> Strides:
     """Strides with 0 where the tensor has one entry for all."""
     if tensor is None:
         return _NO_STRIDES
-    batch, head, query, key = (0 if size == 1 else step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    batch, head, query, key = (
+        0 if size == 1 else step for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+    )
     return batch, head, query, key

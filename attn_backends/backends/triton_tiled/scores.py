@@ -53,22 +53,22 @@ def dense_tile(mask, strides, batch, head, queries, keys, seq_q, seq_k, OTHER: t
 
 @triton.jit
 def masked_tile(
-    masks, batch, head, queries, keys, seq_q, seq_k,
+    mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, batch, head, queries, keys, seq_q, seq_k,
     BOOL_MASK: tl.constexpr, BLOCK_MASK: tl.constexpr, INNER_MASK: tl.constexpr,
 ):
-    """bool: what the bool mask and the block mask show; masks = (mask, strides, blocks, strides, inner, strides, sizes)."""
+    """bool: what the bool mask and the block mask show."""
     visible = (queries < seq_q) & (keys < seq_k)
     if BOOL_MASK:
-        visible = visible & (dense_tile(masks[0], masks[1], batch, head, queries, keys, seq_q, seq_k, 0) != 0)
+        visible = visible & (dense_tile(mask, mask_strides, batch, head, queries, keys, seq_q, seq_k, 0) != 0)
     if BLOCK_MASK:
-        rows = queries // masks[6][0]
-        columns = keys // masks[6][1]
+        rows = queries // block_sizes[0]
+        columns = keys // block_sizes[1]
         visible = visible & (
-            dense_tile(masks[2], masks[3], batch, head, rows, columns, tl.cdiv(seq_q, masks[6][0]), tl.cdiv(seq_k, masks[6][1]), 0)
+            dense_tile(blocks, block_strides, batch, head, rows, columns, tl.cdiv(seq_q, block_sizes[0]), tl.cdiv(seq_k, block_sizes[1]), 0)
             != 0
         )
     if INNER_MASK:
-        visible = visible & (dense_tile(masks[4], masks[5], batch, head, queries, keys, seq_q, seq_k, 0) != 0)
+        visible = visible & (dense_tile(inner, inner_strides, batch, head, queries, keys, seq_q, seq_k, 0) != 0)
     return visible
 
 
@@ -89,7 +89,7 @@ def weight_of(scores, shift, BIAS: tl.constexpr):
 
 @triton.jit
 def score_tile(
-    product, queries, keys, masks, batch, head, slope, seq_q, seq_k, offset, left, right, scale, softcap, inner_scale,
+    product, queries, keys, mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, batch, head, slope, seq_q, seq_k, offset, left, right, scale, softcap, inner_scale,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr, BOOL_MASK: tl.constexpr,
     BLOCK_MASK: tl.constexpr, INNER_MASK: tl.constexpr, ALIBI: tl.constexpr, CUT: tl.constexpr,
     FAST_TANH: tl.constexpr,
@@ -101,7 +101,7 @@ def score_tile(
     else:
         scores = product * (scale * unit)
     if BIAS:
-        bias = dense_tile(masks[0], masks[1], batch, head, queries, keys, seq_q, seq_k, MINUS_INF).to(tl.float32)
+        bias = dense_tile(mask, mask_strides, batch, head, queries, keys, seq_q, seq_k, MINUS_INF).to(tl.float32)
         scores = tl.where(bias == MINUS_INF, MINUS_INF, scores + bias)
     if ALIBI:
         scores = scores - (slope * unit) * tl.abs(keys - (queries + offset)).to(tl.float32)
@@ -109,7 +109,7 @@ def score_tile(
         visible = band_tile(queries, keys, seq_q, seq_k, offset, left, right, LEFT, RIGHT)
         if BOOL_MASK or BLOCK_MASK:
             visible = visible & masked_tile(
-                masks, batch, head, queries, keys, seq_q, seq_k, BOOL_MASK, BLOCK_MASK, INNER_MASK
+                mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, batch, head, queries, keys, seq_q, seq_k, BOOL_MASK, BLOCK_MASK, INNER_MASK
             )
         scores = tl.where(visible, scores, MINUS_INF)
     return scores

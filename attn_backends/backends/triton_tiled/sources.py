@@ -46,7 +46,11 @@ def sources_of(
         _shape(tensor, operands.batch, heads, tokens, packed)
         for tensor, (heads, tokens, packed) in zip(
             tensors,
-            ((sizes.heads, sizes.longest_q, packed_q), *((sizes.kv_heads, last, packed_k),) * 2, (sizes.heads, sizes.longest_q, packed_q)),
+            (
+                (sizes.heads, sizes.longest_q, packed_q),
+                *((sizes.kv_heads, last, packed_k),) * 2,
+                (sizes.heads, sizes.longest_q, packed_q),
+            ),
             strict=False,
         )
     ]

@@ -13,6 +13,7 @@ TILE = 64
 CELL = 12  # pixels
 GAP = 36
 TOP = 58
+CAPTION = f"queries down, keys across; {TOKENS} tokens in tiles of {TILE} x {TILE}"
 COLOURS = {"skipped": "#eceff4", "whole": "#5e81ac", "cut": "#ebcb8b"}
 LABELS = {"whole": "visited, every pair visible", "cut": "visited, masked", "skipped": "never visited"}
 
@@ -40,18 +41,21 @@ def render() -> str:
     body = [line for number, panel in enumerate(PANELS) for line in _panel(panel, GAP + number * (side + GAP))]
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-            'font-family="Helvetica, Arial, sans-serif" font-size="13">',
+            _opening(width, height),
             "<title>Tiles that triton_tiled visits</title>",
             f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-            f'<text x="{GAP}" y="22" fill="#2e3440">queries down, keys across; '
-            f"{TOKENS} tokens in tiles of {TILE} x {TILE}</text>",
+            f'<text x="{GAP}" y="22" fill="#2e3440">{CAPTION}</text>',
             *body,
             *_legend(TOP + side + 26),
             "</svg>",
             "",
         ]
     )
+
+
+def _opening(width: int, height: int) -> str:
+    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="Helvetica, Arial, sans-serif" font-size="13">'
 
 
 def _panel(panel: Panel, left: int) -> Iterator[str]:
