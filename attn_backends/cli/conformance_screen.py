@@ -49,18 +49,20 @@ def _print_wrong(screen: Console, record: RunRecord) -> None:
         screen.print(text((f"... and {len(wrong) - MOST:,} more; --out DIR writes all\n", WARN)))
     found = warnings(record)
     for result in found[:MOST]:
-        screen.print(text((f"{result.outcome} ", WARN), (result.id, NAME)), soft_wrap=True)
+        _print_item(screen, record, result, WARN)
     if len(found) > MOST:
         screen.print(text((f"... and {len(found) - MOST:,} more UNDERCLAIM", WARN)))
 
 
-def _print_item(screen: Console, record: RunRecord, result: Result) -> None:
+def _print_item(screen: Console, record: RunRecord, result: Result, style: str = BAD) -> None:
     from attn_backends.conformance.report.plain import clean
     from attn_backends.conformance.report.replay import replay_command
+    from attn_backends.conformance.report.verdict import message_of
 
-    screen.print(text((f"{result.outcome} ", BAD), (result.id, NAME), f"  {', '.join(result.clauses)}"), soft_wrap=True)
-    if result.message:
-        screen.print(text(clean(result.message, 1200)), soft_wrap=True)
+    named = text((f"{result.outcome} ", style), (result.id, NAME), f"  {', '.join(result.clauses)}")
+    screen.print(named, soft_wrap=True)
+    if said := message_of(result):
+        screen.print(text(clean(said, 1200)), soft_wrap=True)
     screen.print(text((replay_command(record, result.id), QUIET), "\n"), soft_wrap=True)
 
 

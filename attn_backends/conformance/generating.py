@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from attn_backends.box import Box, Table, axis_values
-from attn_backends.capability import DTYPES
 from attn_backends.conformance.canonical import canonical
 from attn_backends.conformance.case import Case
-from attn_backends.conformance.case_request import natural_out_dtype, request_of
+from attn_backends.conformance.case_request import request_of
 from attn_backends.conformance.options import NASTY, Changes, Factors, factors, fewest
 from attn_backends.conformance.pairwise import Cover
 from attn_backends.conformance.standing import misses
@@ -59,7 +58,6 @@ def cases_of(scope: Scope) -> BoxCases:
         return BoxCases(base=None, nearest=base)
     options = {name: _admitted(scope, base, few) for name, few in every.items()}
     singles = [canonical(base.replace(**option)) for few in options.values() for option in few]
-    singles += _of_another_dtype(scope, base)
     nasty = [_reduced(scope, base, changes) for changes in NASTY]
     backward = [_with_gradients(scope, case) for case in (*nasty, *singles)]
     pairs, met = _pairs(scope, base, fewest({name: few for name, few in options.items() if len(few) > 1}, scope.level))
@@ -90,13 +88,6 @@ def _admitted(scope: Scope, base: Case, options: list[Changes]) -> list[Changes]
                 found.setdefault(case, {**beside, **option})
                 break
     return list(found.values())
-
-
-def _of_another_dtype(scope: Scope, base: Case) -> list[Case]:
-    """A q of another dtype whose output is asked for in the base's: for the base itself that is no question."""
-    own = natural_out_dtype(base)
-    turned = (canonical(base.replace(dtype=dtype, out_dtype=own)) for dtype in DTYPES)
-    return [case for case in turned if natural_out_dtype(case) != own and scope.admits(case)][:1]
 
 
 def _reduced(scope: Scope, base: Case, changes: Changes) -> Case:

@@ -40,7 +40,7 @@ def test_every_case_of_the_table_that_is_admitted(name):
         if served(name, case, torch.bfloat16):
             check(name, case, torch.bfloat16, "cpu")
             ran += 1
-    assert ran > 60
+    assert ran > 50
 
 
 def test_every_drawn_call_that_is_admitted(name):

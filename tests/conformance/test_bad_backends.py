@@ -73,7 +73,10 @@ def run(site, name, items, timeout=PATIENCE):
 def test_misbehaving_on_one_call_costs_that_call(site, name):
     """The call has the outcome that its table says, in words of one report line; those around it pass."""
     expected = MISBEHAVING[name].expected
-    before, called, after = run(site, name, [CALM[0], CALLED, CALM[1]])
+    items = [CALM[0], CALLED, CALM[1]]
+    results = run(site, name, items)
+    assert [result.id for result in results] == [item.id for item in items]
+    before, called, after = results
     assert called.outcome is Outcome(expected["outcome"]), called.message
     assert expected.get("says", "") in called.message
     assert len(called.message) < 3000

@@ -140,10 +140,10 @@ def test_the_whole_path(tmp_path):
     assert re.search(r"^\d+ passed", tests.splitlines()[-1]), tests
 
     report = tmp_path / "report"
-    said = machine.run(machine.program, "conformance", "run", "my_fa", "--certify", "--out", str(report)).splitlines()
-    assert re.match(
-        r"my_fa 0\.1\.0: CONFORMS spec 1\.0 full \| .* \| suite kill rate (\d+)/\1, controls 0/", said[-1]
-    ), said
+    # The suite's own test, which --certify would run here for minutes, is test_self_test's.
+    certify = ("conformance", "run", "my_fa", "--certify", "--unmeasured", "--out", str(report))
+    said = machine.run(machine.program, *certify).splitlines()
+    assert re.match(r"my_fa 0\.1\.0: CONFORMS spec 1\.0 full \| .* \| suite kill rate not measured", said[-1]), said
     assert sorted(path.name for path in report.iterdir()) == ["junit.xml", "report.html", "report.json", "report.md"]
     assert "my_fa" in machine.run(machine.program, "conformance", "certificates", "my_fa")
 

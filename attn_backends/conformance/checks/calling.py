@@ -120,7 +120,8 @@ def _must_have_run(context: Context, inputs: Inputs, before: int) -> None:
 
 def launches_of(backend: str) -> int:
     """Launches that the ledger counts for a backend, over all decisions."""
-    return sum(record.launches for record in attn_backends.launches().values() if record.backend == backend)
+    records = attn_backends.launches().values()
+    return sum(record.launches + record.captures for record in records if record.backend == backend)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
