@@ -21,7 +21,7 @@ class Config:
     """Tile sizes and launch options of one kernel; `rows` of queries, `columns` of keys.
 
     arch .. last_arch, bytes, width, tma, aligned and extras say which calls the row serves: configs.toml has the words.
-    shared: bytes of shared memory per block, an upper bound over the features of those calls.
+    shared, spills: bytes of shared memory per block, and of spilled registers per thread; upper bounds over those calls.
     """
 
     arch: int
@@ -37,6 +37,7 @@ class Config:
     stages: int
     split: bool = False
     shared: int = 0
+    spills: int = 0
 
     def serves(self, arch: int, size: int, width: int, traits: Traits) -> bool:
         """Whether this row is for calls like that one."""
