@@ -41,6 +41,9 @@ class Tomorrow(Request):
         plain = Request(**{field.name: getattr(self, field.name) for field in fields_of(TABLE)}).replace(**changes)
         return tomorrow(plain, moon=self.moon)
 
+    def resized(self, **lengths: int) -> Tomorrow:
+        return self.replace(**lengths)
+
 
 def tomorrow(request: Request, *, moon: bool) -> Tomorrow:
     """The same request, asked by the newer version."""
