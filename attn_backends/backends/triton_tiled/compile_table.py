@@ -82,7 +82,7 @@ def _measured(plan: Iterable[Item], instructions: bool, afresh: bool) -> Iterato
             "registers": result.registers,
             "stack": result.stack,
             "shared": result.shared,
-            "allowed": row.shared if row else None,
+            "allowed": (row.shared or None) if row else None,
             "may_spill": row.spills if row else 0,
             "seconds": round(result.seconds, 2),
             **({name: result.instructions.count(name) for name in _COUNTED} if instructions else {}),
