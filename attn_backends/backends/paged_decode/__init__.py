@@ -1,0 +1,1 @@
+"""Attention over a paged KV cache, split over keys; `adapter` is its door."""

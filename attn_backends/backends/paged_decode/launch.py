@@ -1,0 +1,164 @@
+"""Launching the two kernels for one call: a grid that no length changes, partial results in memory of its own."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+import triton.language as tl
+
+from attn_backends.backends.paged_decode.attend import attend_split
+from attn_backends.backends.paged_decode.combine import combine_splits
+from attn_backends.backends.paged_decode.configs import Config, config_for, padded
+from attn_backends.backends.paged_decode.operands import Operands, Sizes
+from attn_backends.backends.paged_decode.schedule import INVARIANT_SPLITS, MOST_SPLITS
+
+if TYPE_CHECKING:
+    from attn_backends.call import Call
+
+MOST_WAVES = 4  # of programs, up to which spans are split
+_TYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
+
+
+def launch(call: Call, operands: Operands, config: Config | None = None) -> None:
+    """Write call.out and, where it is given, call.lse.
+
+    config: None for the one that is shipped.
+    """
+    sizes, flags = operands.sizes, operands.flags
+    if config is None:
+        config = chosen(call, sizes)
+    slots = config.programs * multiprocessors(call.q.device)
+    most_items = MOST_WAVES * slots
+    tiles = most_tiles(sizes, config)
+    items = most_programs(sizes, config, tiles, most_items, flags["INVARIANT"])
+    programs = items * sizes.kv_heads
+    units = items if flags["PACKED_Q"] else tiles
+    width_v = padded(sizes.width_v)
+    early = architecture(call.q.device) >= _EARLY_LAUNCH
+    partial_out, partial_lse, facts = _room(call.q, programs * config.rows, width_v, units)
+    options = _options(call, operands, config)
+    q_strides, k_strides, v_strides, *other_strides = operands.strides
+    v, width_of_v = call.v, sizes.width_v
+    if options["V_PAIRS"]:
+        v, width_of_v = call.v.view(torch.uint16), sizes.width_v // 2
+        v_strides = (*(step // 2 for step in v_strides[:3]), 1)
+    attend_split[(programs,)](
+        call.q, call.k, v, call.out, call.lse, partial_out, partial_lse, facts, call.block_table, call.cu_seqlens_q,
+        call.seq_lens, call.k_descale, call.v_descale, call.sinks, call.alibi_slopes,
+        q_strides, k_strides, v_strides, *other_strides,
+        *sizes[:6], width_of_v, sizes.num_pages, *operands.scaling, *operands.band, _reach(operands, config), slots, most_items,
+        EARLY=early, **options,
+    )  # fmt: skip
+    combine_splits[(units * sizes.kv_heads, min(config.rows, sizes.longest_q * sizes.group))](
+        partial_out, partial_lse, facts, call.out, call.lse, call.sinks, call.cu_seqlens_q, *operands.strides[3:5],
+        sizes.kv_heads, sizes.group, sizes.longest_q, sizes.width_v,
+        BLOCK_M=config.rows, BLOCK_DV=width_v, BLOCK_S=16, PACKED_Q=flags["PACKED_Q"], SINKS=flags["SINKS"],
+        STORE_LSE=flags["STORE_LSE"], EARLY=early, launch_pdl=early, num_warps=4,
+    )  # fmt: skip
+
+
+_EARLY_LAUNCH = 90  # the first architecture on which a kernel may start before the one it waits for has ended
+
+
+def _room(q: torch.Tensor, rows: int, width: int, units: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Memory for what the programs leave: rows of float32 [rows, width] with their LSE, and int32 [units, 4]."""
+    return (
+        torch.empty(rows * width, dtype=torch.float32, device=q.device),
+        torch.empty(rows, dtype=torch.float32, device=q.device),
+        torch.empty(units * 4, dtype=torch.int32, device=q.device),
+    )
+
+
+def chosen(call: Call, sizes: Sizes) -> Config:
+    """The shipped configuration for this call on its device."""
+    rows = sizes.longest_q * sizes.group
+    stored = max(call.k.element_size(), call.v.element_size())
+    width = padded(max(sizes.width, sizes.width_v))
+    config = config_for(architecture(call.q.device), call.q.element_size(), stored, width, rows, call.batch_invariant)
+    if config is None:
+        raise LookupError(f"no tiles for width {width} and {call.q.dtype}: `limits.check` refuses such calls")
+    return config
+
+
+def most_tiles(sizes: Sizes, config: Config) -> int:
+    """Query tiles of a KV head, over all sequences, that any lengths of this call can make."""
+    most = -(-sizes.longest_q * sizes.group // config.rows)
+    return min(sizes.batch * most, sizes.total_q * sizes.group // config.rows + sizes.batch)
+
+
+def most_programs(sizes: Sizes, config: Config, tiles: int, most_items: int, invariant: bool) -> int:
+    """Items of a KV head that any lengths of this call can make."""
+    steps = -(-sizes.longest_k // config.columns) + 1
+    if invariant:
+        return tiles * min(int(INVARIANT_SPLITS.value), steps)
+    return min(tiles * min(int(MOST_SPLITS.value), steps), tiles + most_items // sizes.kv_heads + 1)
+
+
+@cache
+def architecture(device: torch.device) -> int:
+    """Compute capability as major * 10 + minor; 0 without a GPU (the interpreter)."""
+    if device.type != "cuda":
+        return 0
+    major, minor = torch.cuda.get_device_capability(device)
+    return major * 10 + minor
+
+
+@cache
+def multiprocessors(device: torch.device) -> int:
+    """Multiprocessors of a device; few without one, for the interpreter."""
+    if device.type != "cuda":
+        return 4
+    count: int = torch.cuda.get_device_properties(device).multi_processor_count
+    return count
+
+
+def _reach(operands: Operands, config: Config) -> int:
+    """Keys that the window of a query tile covers, with its queries where it has a right limit."""
+    left, right = operands.band
+    tokens = (config.rows - 1) // operands.sizes.group + 2
+    return left + right + tokens if operands.flags["RIGHT"] else left
+
+
+def _options(call: Call, operands: Operands, config: Config) -> dict[str, Any]:
+    sizes, flags = operands.sizes, operands.flags
+    width, width_v = padded(sizes.width), padded(sizes.width_v)
+    qk_type, pv_type = _product_type(call.q, call.k), _product_type(call.q, call.v)
+    narrow = qk_type is torch.float16 and (call.q.dtype is not torch.float16 or flags["K_SCALE"] == "channel")
+    return {
+        **flags,
+        "BLOCK_M": config.rows,
+        "BLOCK_N": config.columns,
+        "BLOCK_D": width,
+        "BLOCK_DV": width_v,
+        "BATCH_BLOCK": min(1024, max(16, 1 << (sizes.batch - 1).bit_length())),
+        "PADDED_D": width != sizes.width,
+        "PADDED_DV": width_v != sizes.width_v,
+        "QK_TYPE": _TYPES[qk_type],
+        "PV_TYPE": _TYPES[pv_type],
+        "PRECISION": "tf32x3" if call.q.dtype is torch.float32 else "ieee",
+        "NORMALISE_Q": narrow,
+        "V_PAIRS": _pairs(call),
+        "HARDWARE": architecture(call.q.device) >= 89,
+        "HEADROOM": 14.0 if pv_type is torch.float16 else 0.0,
+        "num_warps": config.warps,
+        "num_stages": config.stages,
+    }
+
+
+def _product_type(q: torch.Tensor, stored: torch.Tensor) -> torch.dtype:
+    """What q, or p, and a stored tensor are multiplied in: a quantised one in float16, unless q is float32."""
+    return torch.float16 if stored.element_size() == 1 and q.dtype is not torch.float32 else q.dtype
+
+
+def _pairs(call: Call) -> str:
+    """The format of V where its bytes may be read in twos and are multiplied in float16; else nothing."""
+    v = call.v
+    even = v.stride(-1) == 1 and not any(step % 2 for step in v.stride()[:-1]) and v.shape[-1] % 2 == 0
+    if v.element_size() > 1 or not even or v.data_ptr() % 2 or call.q.dtype is torch.float32:
+        return ""
+    return _SHORT[v.dtype]
+
+
+_SHORT = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2", torch.int8: "int8"}

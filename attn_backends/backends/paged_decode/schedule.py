@@ -1,0 +1,103 @@
+"""Which keys a program reads: the work of a batch cut into equal items, from lengths that only the device knows.
+
+A sequence has `tiles` tiles of query rows, and each of them reads a span of at most `steps` tiles of keys. The spans are
+cut into splits of nearly equal length, so that an item is (sequence, query tile, split). How finely they are cut is worked
+out by every program for itself, alike: j splits of the longest span make about
+
+    items(j) = KV heads * work / longest * j          work = sum of tiles * steps, longest = the largest steps
+    time(j)  ~ ceil(items(j) / slots) * (longest / j + STARTUP)
+
+where `slots` programs run at a time; the j of the least time is taken. The grid has room for any lengths: programs without
+an item end at once. Under batch invariance a sequence is cut by its own length alone.
+"""
+
+import triton
+import triton.language as tl
+
+STARTUP: tl.constexpr = tl.constexpr(3.0)  # what an item costs besides its keys, in tiles of keys
+MOST_SPLITS: tl.constexpr = tl.constexpr(256)
+INVARIANT_SPLITS: tl.constexpr = tl.constexpr(16)
+
+
+@triton.jit
+def steps_of(seq_q, seq_k, reach, BLOCK_N: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, BOTTOM_RIGHT: tl.constexpr):
+    """Key tiles that one query tile may have to visit, at least 1.
+
+    reach: keys from the first that a query tile's window shows to the last; without a right limit, besides its queries.
+    """
+    span = seq_k
+    if LEFT and RIGHT:
+        span = tl.minimum(seq_k, reach)
+    elif LEFT and BOTTOM_RIGHT:
+        span = tl.minimum(seq_k, reach + seq_q)
+    steps = tl.cdiv(span, BLOCK_N)
+    if LEFT:
+        steps += 1  # the first key that is seen need not begin a tile
+    return tl.maximum(steps, 1)
+
+
+@triton.jit
+def lengths_of(sequence, inside, starts_q, lengths_k, longest_q, longest_k, PACKED_Q: tl.constexpr):
+    """(queries, keys) of sequences; 0 outside the batch. Keys that no block table has room for do not exist."""
+    seq_q = tl.where(inside, longest_q, 0)
+    if PACKED_Q:
+        seq_q = tl.load(starts_q + sequence + 1, mask=inside, other=0) - tl.load(starts_q + sequence, mask=inside, other=0)
+    seq_k = tl.minimum(tl.load(lengths_k + sequence, mask=inside, other=0), longest_k)
+    return seq_q, seq_k
+
+
+@triton.jit
+def steps_per_split(work, longest, kv_heads, slots, most_items):
+    """Key tiles per split, for the least time of the whole batch."""
+    splits = 1 + tl.arange(0, MOST_SPLITS)
+    items = (kv_heads * work.to(tl.float32) / longest.to(tl.float32)) * splits.to(tl.float32)
+    waves = tl.ceil(items / slots)
+    time = waves * (tl.cdiv(longest, splits).to(tl.float32) + STARTUP)
+    legal = (splits == 1) | ((items <= most_items) & (splits <= longest))
+    time = tl.where(legal, time, float("inf"))
+    best = tl.min(tl.where(time == tl.min(time, 0), splits, MOST_SPLITS), 0)
+    return tl.cdiv(longest, best)
+
+
+@triton.jit
+def splits_of(steps, per_split, INVARIANT: tl.constexpr):
+    """Splits of a span of `steps` key tiles."""
+    if INVARIANT:
+        return tl.minimum(steps, INVARIANT_SPLITS)
+    return tl.cdiv(steps, per_split)
+
+
+@triton.jit
+def find_item(
+    item, starts_q, lengths_k, batch, group, longest_q, longest_k, reach, kv_heads, slots, most_items,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BATCH_BLOCK: tl.constexpr, PACKED_Q: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, BOTTOM_RIGHT: tl.constexpr, INVARIANT: tl.constexpr,
+):
+    """(sequence, items before the sequence's, key tiles per split); the sequence is `batch` where there is no such item."""
+    lanes = tl.arange(0, BATCH_BLOCK)
+    per_split = 1
+    if not INVARIANT:
+        work = tl.zeros([], dtype=tl.int32)
+        longest = tl.full([], 1, dtype=tl.int32)
+        for first in range(0, batch, BATCH_BLOCK):
+            sequence = first + lanes
+            seq_q, seq_k = lengths_of(sequence, sequence < batch, starts_q, lengths_k, longest_q, longest_k, PACKED_Q)
+            tiles = tl.cdiv(seq_q * group, BLOCK_M)
+            steps = steps_of(seq_q, seq_k, reach, BLOCK_N, LEFT, RIGHT, BOTTOM_RIGHT)
+            work += tl.sum(tiles * steps, 0)
+            longest = tl.maximum(longest, tl.max(tl.where(tiles > 0, steps, 1), 0))
+        per_split = steps_per_split(work, longest, kv_heads, slots, most_items)
+    before = tl.zeros([], dtype=tl.int32)
+    found = tl.zeros([], dtype=tl.int32)
+    counted = tl.zeros([], dtype=tl.int32)
+    for first in range(0, batch, BATCH_BLOCK):
+        sequence = first + lanes
+        inside = sequence < batch
+        seq_q, seq_k = lengths_of(sequence, inside, starts_q, lengths_k, longest_q, longest_k, PACKED_Q)
+        tiles = tl.cdiv(seq_q * group, BLOCK_M)
+        items = tiles * splits_of(steps_of(seq_q, seq_k, reach, BLOCK_N, LEFT, RIGHT, BOTTOM_RIGHT), per_split, INVARIANT)
+        passed = inside & (counted + tl.cumsum(items, 0) <= item)
+        found += tl.sum(passed.to(tl.int32), 0)
+        before += tl.sum(tl.where(passed, items, 0), 0)
+        counted += tl.sum(items, 0)
+    return found, before, per_split
