@@ -1,20 +1,24 @@
 """What a feature costs: time per visible pair beside the same backend without the feature, on one GPU.
 
-    python benchmarks/features.py [--backend triton_tiled] [--out benchmarks/results/h200/features.json]
+    python benchmarks/features.py [--backend triton_tiled] [--peer flex] [--out benchmarks/results/h200/features.json]
 
-A window is compared with full attention over sequences as long as the window, which has as many pairs per row; packed
-sequences with the same sequences dense; GQA, softcap and sinks with causal attention of as many query heads. The last
-row is a window of 1,024 at 65,536 tokens beside its own full causal. bfloat16, fresh random data, L2 cold, medians of
-interleaved rounds; every call is checked against `eager` at 512 tokens first.
+A window of 1,024 is compared with causal attention over 2,048 tokens and, more strictly, with full attention over 1,024:
+both have as many pairs per row. Packed sequences are compared with the same sequences dense; GQA, softcap and sinks with
+causal attention of as many query heads. A peer is timed in the same rounds where it takes the call. The last row is a
+window of 1,024 at 65,536 tokens beside its own full causal. bfloat16, fresh random data, L2 cold, medians of interleaved
+rounds; every call is checked against `eager` at 512 tokens first. What is timed is compiled by processes side by side.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import statistics
 import sys
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +33,7 @@ from attn_backends.registry.registry import default_registry
 ROUNDS = 15
 TOKENS = 16384
 WIDTH = 2048
+WIDTHS = (64, 128, 256)
 LIMIT = 0.03  # of the largest value
 Extras = Callable[[int, int], dict[str, Any]]
 
@@ -43,7 +48,7 @@ FEATURES: dict[str, tuple[str, Extras]] = {
     "causal": ("causal", lambda _h, _s: {"causal": True}),
     "softcap": ("causal", lambda _h, _s: {"causal": True, "softcap": 30.0}),
     "sinks": ("causal", _sinks),
-    "window": ("full as long as the window", lambda _h, _s: {"causal": True, "window_left": 1023}),
+    "window": ("causal, twice the window", lambda _h, _s: {"causal": True, "window_left": 1023}),
     "packed": ("causal", lambda _h, _s: {"causal": True}),
     "gqa8": ("causal", lambda _h, _s: {"causal": True}),
 }
@@ -94,26 +99,61 @@ def timed(calls: dict[str, Callable[[], Any]], clock: CudaClock) -> dict[str, li
     return samples
 
 
-def rows(backend: str, head_dim: int, clock: CudaClock, backward: bool) -> list[dict[str, Any]]:
-    """One row per feature, with its cost against its base."""
+BASES = {"causal, twice the window": ("causal", 2048), "full, the window": ("full", 1024)}  # name: (feature, length)
+STRICT = {"window": "full, the window"}
+PEER_FEATURES = ("causal", "window", "softcap")  # forward
+LENGTH = 8192
+
+
+def rows(backend: str, peer: str | None, head_dim: int, clock: CudaClock, backward: bool) -> list[dict[str, Any]]:
+    """One row per feature, with its cost against its base, and the peer's time."""
     errors = {name: check(name, backend, head_dim) for name in FEATURES}
-    shapes = {name: (name, 8192) for name in FEATURES} | {"full as long as the window": ("full", 1024)}
+    shapes = {name: (name, LENGTH) for name in FEATURES} | BASES
     calls, work = {}, {}
     for label, (name, seq) in shapes.items():
         tensors, arguments = inputs(name, head_dim, seq)
         calls[label] = _call(tensors, arguments, backend, backward)
+        if peer is not None and label in PEER_FEATURES and not backward:
+            check(name, peer, head_dim)
+            calls[f"{label} by {peer}"] = _call(tensors, arguments, peer, backward)
         count = pairs(seq, bool(arguments.get("causal")), arguments.get("window_left"))
         work[label] = count * (TOKENS // seq) * (WIDTH // head_dim)
     found = timed(calls, clock)
-    rate = {label: work[label] / statistics.median(times) for label, times in found.items()}
-    return [
-        {
-            "head_dim": head_dim, "pass": "backward" if backward else "forward", "feature": name, "base": FEATURES[name][0],
-            "ms": statistics.median(found[name]), "iqr_ms": _iqr(found[name]), "error": errors[name],
-            "tflops": (10 if backward else 4) * head_dim * rate[name] / 1e9, "cost": rate[FEATURES[name][0]] / rate[name],
-        }
-        for name in FEATURES
-    ]  # fmt: skip
+    rate = {label: work[label] / statistics.median(found[label]) for label in shapes}
+    return [_row(name, head_dim, backward, found, rate, errors[name], peer) for name in FEATURES]
+
+
+def _row(
+    name: str, head_dim: int, backward: bool, found: dict[str, list[float]], rate: dict[str, float], error: float,
+    peer: str | None,
+) -> dict[str, Any]:  # fmt: skip
+    row = {
+        "head_dim": head_dim, "pass": "backward" if backward else "forward", "feature": name, "base": FEATURES[name][0],
+        "ms": statistics.median(found[name]), "iqr_ms": _iqr(found[name]), "error": error,
+        "tflops": (10 if backward else 4) * head_dim * rate[name] / 1e9, "cost": rate[FEATURES[name][0]] / rate[name],
+    }  # fmt: skip
+    if name in STRICT:
+        row |= {"strict_base": STRICT[name], "strict_cost": rate[STRICT[name]] / rate[name]}
+    if f"{name} by {peer}" in found:
+        theirs = found[f"{name} by {peer}"]
+        row |= {"peer": peer, "peer_ms": statistics.median(theirs), "peer_iqr_ms": _iqr(theirs)}
+        row["faster_than_peer"] = row["peer_ms"] / row["ms"]
+    return row
+
+
+def compile_all(backends: list[str]) -> None:
+    """Call everything once in processes of their own, the first backend's and its peers', so that caches have it."""
+    own, peers = backends[:1], backends[1:]
+    jobs = [*product(peers, WIDTHS, (False,), PEER_FEATURES), *product(own, WIDTHS, (False, True), FEATURES)]
+    with ProcessPoolExecutor(14, mp_context=multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(_compile, *zip(*jobs, strict=True)))
+
+
+def _compile(backend: str, head_dim: int, backward: bool, name: str) -> None:
+    for seq in {LENGTH, *(seq for feature, seq in BASES.values() if feature == name)}:
+        tensors, arguments = inputs(name, head_dim, seq)
+        _call(tensors, arguments, backend, backward)()
+    torch.cuda.synchronize()
 
 
 def _call(
@@ -147,23 +187,38 @@ def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backend", default="triton_tiled")
+    parser.add_argument("--peer", default=None)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/h200/features.json"))
     asked = parser.parse_args()
     device = torch.device("cuda")
     clock = CudaClock(device, device_of(device))
-    found = [row for d in (64, 128, 256) for back in (False, True) for row in rows(asked.backend, d, clock, back)]
+    compile_all([asked.backend, *([asked.peer] if asked.peer else [])])
+    found = [
+        row
+        for head_dim, back in product(WIDTHS, (False, True))
+        for row in rows(asked.backend, asked.peer, head_dim, clock, back)
+    ]
     record = {
         "schema": "attn.features/1", "command": "python " + " ".join(sys.argv), "device": device_name(device),
         "versions": versions(default_registry().snapshot()), "clocks": clocks(device), "method": clock.method,
-        "backend": asked.backend, "rounds": ROUNDS, "rows": found, "window at 65536": long_window(asked.backend, clock),
+        "backend": asked.backend, "peer": asked.peer, "rounds": ROUNDS, "rows": found, "window at 65536": long_window(asked.backend, clock),
     }  # fmt: skip
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     asked.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     for row in found:
-        print(
-            f"{row['head_dim']:4} {row['pass']:8} {row['feature']:8} {row['tflops']:6.0f} TFLOP/s  cost {row['cost']:.2f}"
-        )
+        print(_line(row))
     print(record["window at 65536"])
+
+
+def _line(row: dict[str, Any]) -> str:
+    text = (
+        f"{row['head_dim']:4} {row['pass']:8} {row['feature']:8} {row['tflops']:6.0f} TFLOP/s  cost {row['cost']:.2f}"
+    )
+    if "strict_cost" in row:
+        text += f" ({row['strict_cost']:.2f} of {row['strict_base']})"
+    if "peer" in row:
+        text += f"  {row['faster_than_peer']:.2f} x {row['peer']}"
+    return text
 
 
 if __name__ == "__main__":

@@ -247,17 +247,12 @@ class TestOnTheGpu:
     def test_captures_are_counted_without_anybody_watching(self, model_and_input):
         """And replays under watch_graphs alone."""
         from attn_backends import launches
-        from attn_backends.host import ledger
+        from tests.host.test_ledger import start_anew
 
         model, x = model_and_input
         with torch.no_grad():
             model(x)
-            ledger.reset()
-            from attn_backends.api import hot_calls
-            from attn_backends.host.dispatch import bound_calls
-
-            hot_calls.clear()
-            bound_calls.clear()
+            start_anew()
             model(x)
             graph = torch.cuda.CUDAGraph()
             with watch_graphs(), torch.cuda.graph(graph):

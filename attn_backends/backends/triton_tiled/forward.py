@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from attn_backends.backends.triton_tiled.philox import kept
-from attn_backends.backends.triton_tiled.scores import LN2, LOG2E, MINUS_INF, score_tile, unit_of, weight_of
+from attn_backends.backends.triton_tiled.scores import LN2, MINUS_INF, plain_scores, score_tile, unit_of, weight_of
 from attn_backends.backends.triton_tiled.tile import first_row, load_rows, sequence_of, store_rows, tile_pointers
 from attn_backends.backends.triton_tiled.walk import key_stretches
 
@@ -110,7 +110,7 @@ def attention_forward(
                     BLOCK_N, BLOCK_D, TMA, PACKED_K, WIDE, (stretch != 1 or MASKED), PADDED_D,
                 )
                 product = tl.dot(q_tile, k_tile.T, input_precision=PRECISION)
-                if SOFTCAP or BIAS or ALIBI or (stretch != 1 or MASKED):
+                if BIAS or ALIBI or (stretch != 1 or MASKED):
                     scores = score_tile(
                         product, queries[:, None], keys[None, :], mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, batch, head, slope, seq_q, seq_k, offset,
                         left, right, scale, softcap, inner_scale, LEFT, RIGHT, SOFTCAP, BIAS, BOOL_MASK, BLOCK_MASK, INNER_MASK,
@@ -120,9 +120,10 @@ def attention_forward(
                     shift = tl.where(top_new == MINUS_INF, 0.0, top_new) if (stretch != 1 or MASKED) else top_new
                     p = weight_of(scores, shift[:, None], BIAS)
                 else:
-                    top_new = tl.maximum(top, tl.max(product, 1) * (scale * LOG2E))
+                    scores, factor = plain_scores(product, scale, softcap, inner_scale, SOFTCAP, FAST_TANH)
+                    top_new = tl.maximum(top, tl.max(scores, 1) * factor)
                     shift = top_new
-                    p = tl.exp2(product * (scale * LOG2E) - shift[:, None])
+                    p = tl.exp2(scores * factor - shift[:, None])
                 fade = weight_of(top, shift, BIAS)
                 total = total * fade + tl.sum(p, 1)
                 acc = acc * fade[:, None]

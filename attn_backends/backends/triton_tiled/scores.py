@@ -116,6 +116,23 @@ def score_tile(
 
 
 @triton.jit
+def plain_scores(
+    product, scale, softcap, inner_scale, SOFTCAP: tl.constexpr, FAST_TANH: tl.constexpr
+):
+    """(x, factor >= 0): the scores are x * factor in log2, where nothing is added and nothing hidden.
+
+    So the largest score is found before the product, and the product becomes one with the exponential's difference.
+    """
+    if SOFTCAP:
+        x = tanh(product * inner_scale, FAST_TANH)
+        factor = softcap * LOG2E
+    else:
+        x = product
+        factor = scale * LOG2E
+    return x, factor
+
+
+@triton.jit
 def softcap_slope(product, inner_scale, FAST_TANH: tl.constexpr):
     """The derivative of the softcap at a product."""
     t = tanh(product * inner_scale, FAST_TANH)
