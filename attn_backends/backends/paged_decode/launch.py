@@ -17,7 +17,7 @@ from attn_backends.backends.paged_decode.schedule import INVARIANT_SPLITS, MOST_
 if TYPE_CHECKING:
     from attn_backends.call import Call
 
-MOST_WAVES = 4  # of programs, up to which spans are split
+MOST_WAVES = 2  # of programs, up to which spans are split
 _TYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 
 

@@ -12,9 +12,9 @@ import triton.language as tl
 
 
 @triton.jit
-def widened(tile, KIND: tl.constexpr, HARDWARE: tl.constexpr):
+def widened(tile, kind: tl.constexpr, HARDWARE: tl.constexpr):
     """A stored tile in the type of its product. HARDWARE: by instructions of sm_89 and later."""
-    if HARDWARE and tile.dtype == tl.int8 and tile.dtype != KIND and KIND != tl.float32:
+    if HARDWARE and tile.dtype == tl.int8 and kind == tl.float16:
         wide = tl.inline_asm_elementwise(
             """{
             .reg .b32 shifted, low, high, bias;
@@ -28,7 +28,7 @@ def widened(tile, KIND: tl.constexpr, HARDWARE: tl.constexpr):
             "=r,=r,r", [tile], dtype=tl.float16, is_pure=True, pack=4,
         )
     else:
-        wide = tile.to(KIND)
+        wide = tile.to(kind)
     return wide
 
 

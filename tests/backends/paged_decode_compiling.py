@@ -1,0 +1,177 @@
+"""Compiling paged_decode's kernels for a GPU that is not here: what a call would launch, and what that costs.
+
+    python -m tests.backends.paged_decode_compiling      prints JSON, one object per kernel of every call of `CALLS`
+
+The launch is given tensors on the meta device, which have no contents: it fails where anything reads a length on the host.
+Triton's hook takes what is about to be compiled. Not with TRITON_INTERPRET=1, under which there is nothing to compile.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+import triton
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.driver import driver
+
+from attn_backends.backends.paged_decode import launch as launching
+from attn_backends.backends.paged_decode.operands import operands_of
+from attn_backends.call import Call
+
+FORMATS = {
+    "dense": None,
+    "scaled-fp8-e4m3": torch.float8_e4m3fn,
+    "scaled-fp8-e5m2": torch.float8_e5m2,
+    "scaled-int8": torch.int8,
+}
+ARCH = 90
+
+# Name -> arguments of `call_of`: every row of configs.toml with its costliest features.
+CALLS: dict[str, dict[str, Any]] = {
+    "decode": {},
+    "decode, heads of 64": {"width": 64},
+    "fp8": {"form": "scaled-fp8-e4m3"},
+    "fp8, heads of 64": {"form": "scaled-fp8-e4m3", "width": 64},
+    "e5m2 per channel": {"form": "scaled-fp8-e5m2", "granularity": "per_channel"},
+    "int8 per token": {"form": "scaled-int8", "granularity": "per_token_head"},
+    "fp8 per token, everything": {"form": "scaled-fp8-e4m3", "granularity": "per_token_head", "everything": True},
+    "everything": {"everything": True},
+    "new tokens": {"new": 64},
+    "new tokens, everything": {"new": 64, "everything": True},
+    "new tokens, int8 per token, everything": {
+        "new": 64, "form": "scaled-int8", "granularity": "per_token_head", "everything": True
+    },
+    "batch invariant": {"invariant": True},
+    "float32": {"dtype": torch.float32},
+    "float32, fp8 per token, everything": {
+        "dtype": torch.float32, "form": "scaled-fp8-e4m3", "granularity": "per_token_head", "everything": True
+    },
+}  # fmt: skip
+
+
+def call_of(
+    *, form: str = "dense", granularity: str = "per_tensor", dtype: torch.dtype = torch.bfloat16, width: int = 128,
+    new: int = 1, everything: bool = False, invariant: bool = False,
+) -> Call:  # fmt: skip
+    """Eight sequences of 2048 tokens in pages of 16, 32 heads on 8; tensors without contents."""
+    batch, heads, kv_heads, page, columns = 8, 32, 8, 16, 128
+    pages = batch * columns
+
+    def empty(*shape: int, kind: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=kind, device="meta")
+
+    cache = empty(pages, page, kv_heads, width, kind=FORMATS[form] or dtype)
+    shapes = {"per_tensor": (1,), "per_channel": (kv_heads, width), "per_token_head": (pages, page, kv_heads)}
+    dense = form == "dense"
+    scale = None if dense else empty(*shapes[granularity], kind=torch.float32)
+    q = empty(batch, new, heads, width, kind=dtype)
+    extras: dict[str, Any] = {}
+    if everything:
+        extras = {
+            "softcap": 30.0, "window_left": 500, "sinks": empty(heads, kind=torch.float32),
+            "alibi_slopes": empty(batch, heads, kind=torch.float32), "lse": empty(batch, heads, new, kind=torch.float32),
+        }  # fmt: skip
+    return Call(
+        q=q, k=cache, v=cache, out=torch.empty_like(q), causal=True, softmax_scale=0.1,
+        seq_lens=empty(batch, kind=torch.int32), block_table=empty(batch, columns, kind=torch.int32),
+        k_format=form, v_format=form, k_descale=scale, v_descale=scale,
+        k_granularity="none" if dense else granularity, v_granularity="none" if dense else granularity,
+        max_seqlen_q=new, max_seqlen_k=columns * page, batch_invariant=invariant, **extras,
+    )  # fmt: skip
+
+
+def compiled(call: Call) -> Iterator[dict[str, Any]]:
+    """What every kernel of the call costs on sm_90: registers and bytes of stack per thread, shared bytes per block."""
+    target = GPUTarget("cuda", ARCH, 32)
+    sizes = operands_of(call).sizes
+    with _standing_in(target):
+        config = launching.chosen(call, sizes)
+        taken = _launches(call)
+    for kernel, given in taken:
+        source = ASTSource(kernel, given["signature"], given["constants"], given["configs"][0])
+        options = {name: given[name] for name in ("num_warps", "num_stages")}
+        binary = triton.compile(source, target=target, options=options)
+        registers, stack = _resources(binary.asm["cubin"])
+        yield {
+            "kernel": kernel.__name__, "registers": registers, "stack": stack, "shared": binary.metadata.shared,
+            "allowed": config.shared, "conversions": len(re.findall(r"F2FP\.F16\.E4M3", binary.asm["sass"])),
+            "byte_loads": len(re.findall(r"LDS\.[US]8", binary.asm["sass"])),
+            "async_copies": binary.asm["sass"].count("LDGSTS"),
+        }  # fmt: skip
+
+
+def _launches(call: Call) -> list[tuple[Any, dict[str, Any]]]:
+    found: list[tuple[Any, dict[str, Any]]] = []
+
+    def take(*, fn: Any, compile: dict[str, Any], **_more: Any) -> bool:  # noqa: A002  # Triton's name
+        found.append((fn.jit_function, compile))
+        return True  # compile nothing
+
+    with knobs.runtime.scope():
+        knobs.runtime.jit_cache_hook = take
+        launching.launch(call, operands_of(call))
+    return found
+
+
+class _StandIn:
+    """The little of a driver that Triton asks before it compiles."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def get_current_target(self) -> Any:
+        return self._target
+
+    def get_current_device(self) -> str:
+        return "a pretended GPU"
+
+    def get_current_stream(self, _device: str) -> int:
+        return 0
+
+
+@contextmanager
+def _standing_in(target: Any) -> Iterator[None]:
+    real = driver._active
+    driver.set_active(_StandIn(target))
+    try:
+        with (
+            mock.patch.object(launching, "architecture", return_value=ARCH),
+            mock.patch.object(launching, "multiprocessors", return_value=132),
+        ):
+            yield
+    finally:
+        driver._active = real
+
+
+def _resources(cubin: bytes) -> tuple[int, int]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(cubin)
+        command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", str(path)]
+        listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+)", listing)
+    if found is None:
+        raise RuntimeError(f"no resources in what the compiler printed: {listing[-500:]}")
+    return int(found[1]), int(found[2])
+
+
+def main() -> None:
+    """One JSON object per kernel."""
+    for name, given in CALLS.items():
+        for line in compiled(call_of(**given)):
+            print(json.dumps({"call": name, **line}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""paged_decode compiles for sm_90 as its tiles say, and launches without reading a length.
+
+Nothing runs on a device. The compiler works in a process of its own, because this one may have the interpreter on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton", reason="compiles with Triton")
+pytestmark = pytest.mark.slow
+
+MOST_SPILLED = 96  # bytes of stack per thread, under every feature at once; 72 on triton 3.7.1
+
+
+@pytest.fixture(scope="module")
+def kernels() -> dict[str, dict[str, Any]]:
+    """The main kernel of every call of the table, from tensors without contents."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "tests.backends.paged_decode_compiling"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return {line["call"]: line for line in lines if line["kernel"] == "attend_split"}
+
+
+def test_tiles_fit_as_their_rows_say(kernels: dict[str, dict[str, Any]]) -> None:
+    """No more shared memory than the row says, hardly any spill."""
+    wrong = [line for line in kernels.values() if line["shared"] > line["allowed"] or line["stack"] > MOST_SPILLED]
+    assert kernels
+    assert not wrong
+
+
+def test_16_bit_and_8_bit_tiles_are_fetched_ahead(kernels: dict[str, dict[str, Any]]) -> None:
+    """The loads of K and V of every 16-bit product are asynchronous."""
+    assert all(line["async_copies"] > 0 for name, line in kernels.items() if "float32" not in name)
+
+
+@pytest.mark.parametrize("call", ["fp8", "fp8, heads of 64", "fp8 per token, everything"])
+def test_e4m3_becomes_float16_two_at_a_time_and_no_byte_is_read_alone(
+    kernels: dict[str, dict[str, Any]], call: str
+) -> None:
+    """V's bytes come in pairs through the hardware's transposition; one by one they cost twice the instructions."""
+    assert kernels[call]["conversions"] > 0
+    assert kernels[call]["byte_loads"] == 0
