@@ -4,8 +4,8 @@
 
 A window of 1,024 is compared with causal attention over 2,048 tokens and, more strictly, with full attention over 1,024:
 both have as many pairs per row. Packed sequences are compared with the same sequences dense; GQA, softcap and sinks with
-causal attention of as many query heads. A peer is timed in the same rounds where it takes the call. The last row is a
-window of 1,024 at 65,536 tokens beside its own full causal. bfloat16, fresh random data, L2 cold, medians of interleaved
+causal attention of as many query heads. Besides: a window of 1,024 at
+65,536 tokens beside its own full causal, and a peer in the same rounds. bfloat16, fresh random data, L2 cold, medians of interleaved
 rounds; every call is checked against `eager` at 512 tokens first. What is timed is compiled by processes side by side.
 """
 
@@ -14,8 +14,8 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import statistics
-import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
@@ -101,50 +101,57 @@ def timed(calls: dict[str, Callable[[], Any]], clock: CudaClock) -> dict[str, li
 
 BASES = {"causal, twice the window": ("causal", 2048), "full, the window": ("full", 1024)}  # name: (feature, length)
 STRICT = {"window": "full, the window"}
-PEER_FEATURES = ("causal", "window", "softcap")  # forward
+PEER_FEATURES = ("causal", "window", "softcap")
 LENGTH = 8192
 
 
-def rows(backend: str, peer: str | None, head_dim: int, clock: CudaClock, backward: bool) -> list[dict[str, Any]]:
-    """One row per feature, with its cost against its base, and the peer's time."""
+def rows(backend: str, head_dim: int, clock: CudaClock, backward: bool) -> list[dict[str, Any]]:
+    """One row per feature, with its cost against its base."""
     errors = {name: check(name, backend, head_dim) for name in FEATURES}
     shapes = {name: (name, LENGTH) for name in FEATURES} | BASES
     calls, work = {}, {}
     for label, (name, seq) in shapes.items():
         tensors, arguments = inputs(name, head_dim, seq)
         calls[label] = _call(tensors, arguments, backend, backward)
-        if peer is not None and label in PEER_FEATURES and not backward:
-            check(name, peer, head_dim)
-            calls[f"{label} by {peer}"] = _call(tensors, arguments, peer, backward)
         count = pairs(seq, bool(arguments.get("causal")), arguments.get("window_left"))
         work[label] = count * (TOKENS // seq) * (WIDTH // head_dim)
     found = timed(calls, clock)
     rate = {label: work[label] / statistics.median(found[label]) for label in shapes}
-    return [_row(name, head_dim, backward, found, rate, errors[name], peer) for name in FEATURES]
+    return [_row(name, head_dim, backward, found[name], rate, errors[name]) for name in FEATURES]
 
 
 def _row(
-    name: str, head_dim: int, backward: bool, found: dict[str, list[float]], rate: dict[str, float], error: float,
-    peer: str | None,
-) -> dict[str, Any]:  # fmt: skip
+    name: str, head_dim: int, backward: bool, times: list[float], rate: dict[str, float], error: float
+) -> dict[str, Any]:
     row = {
         "head_dim": head_dim, "pass": "backward" if backward else "forward", "feature": name, "base": FEATURES[name][0],
-        "ms": statistics.median(found[name]), "iqr_ms": _iqr(found[name]), "error": error,
+        "ms": statistics.median(times), "iqr_ms": _iqr(times), "error": error,
         "tflops": (10 if backward else 4) * head_dim * rate[name] / 1e9, "cost": rate[FEATURES[name][0]] / rate[name],
     }  # fmt: skip
     if name in STRICT:
         row |= {"strict_base": STRICT[name], "strict_cost": rate[STRICT[name]] / rate[name]}
-    if f"{name} by {peer}" in found:
-        theirs = found[f"{name} by {peer}"]
-        row |= {"peer": peer, "peer_ms": statistics.median(theirs), "peer_iqr_ms": _iqr(theirs)}
-        row["faster_than_peer"] = row["peer_ms"] / row["ms"]
     return row
 
 
-def compile_all(backends: list[str]) -> None:
-    """Call everything once in processes of their own, the first backend's and its peers', so that caches have it."""
-    own, peers = backends[:1], backends[1:]
-    jobs = [*product(peers, WIDTHS, (False,), PEER_FEATURES), *product(own, WIDTHS, (False, True), FEATURES)]
+def beside(backend: str, peer: str, head_dim: int, clock: CudaClock) -> list[dict[str, Any]]:
+    """Forward, both in the same rounds."""
+    found = []
+    for name in PEER_FEATURES:
+        check(name, peer, head_dim)
+        tensors, arguments = inputs(name, head_dim, LENGTH)
+        times = timed({one: _call(tensors, arguments, one, False) for one in (backend, peer)}, clock)
+        medians = {one: statistics.median(times[one]) for one in times}
+        spread = {one: _iqr(times[one]) for one in times}
+        faster = medians[peer] / medians[backend]
+        found.append(
+            {"head_dim": head_dim, "feature": name, "ms": medians, "iqr_ms": spread, "faster_than_peer": faster}
+        )
+    return found
+
+
+def compile_all(jobs: list[tuple[str, int, bool, str]]) -> None:
+    """Call everything once in processes of their own, so that the caches on disk have it."""
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # each would start as many processes as there are cores
     with ProcessPoolExecutor(14, mp_context=multiprocessing.get_context("spawn")) as pool:
         list(pool.map(_compile, *zip(*jobs, strict=True)))
 
@@ -192,22 +199,39 @@ def main() -> None:
     asked = parser.parse_args()
     device = torch.device("cuda")
     clock = CudaClock(device, device_of(device))
-    compile_all([asked.backend, *([asked.peer] if asked.peer else [])])
-    found = [
-        row
-        for head_dim, back in product(WIDTHS, (False, True))
-        for row in rows(asked.backend, asked.peer, head_dim, clock, back)
-    ]
-    record = {
-        "schema": "attn.features/1", "command": "python " + " ".join(sys.argv), "device": device_name(device),
+    record: dict[str, Any] = {
+        "schema": "attn.features/1", "command": _command(asked), "device": device_name(device),
         "versions": versions(default_registry().snapshot()), "clocks": clocks(device), "method": clock.method,
-        "backend": asked.backend, "peer": asked.peer, "rounds": ROUNDS, "rows": found, "window at 65536": long_window(asked.backend, clock),
+        "backend": asked.backend, "peer": asked.peer, "rounds": ROUNDS,
     }  # fmt: skip
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    for row in found:
-        print(_line(row))
+    compile_all([*product((asked.backend,), WIDTHS, (False, True), FEATURES)])
+    record["rows"] = []
+    for head_dim, back in product(WIDTHS, (False, True)):
+        record["rows"] += rows(asked.backend, head_dim, clock, back)
+        _save(record, asked.out)
+        for row in record["rows"][-len(FEATURES) :]:
+            print(_line(row))
+    record["window at 65536"] = long_window(asked.backend, clock)
     print(record["window at 65536"])
+    _save(record, asked.out)
+    if asked.peer is not None:
+        compile_all([*product((asked.peer,), WIDTHS, (False,), PEER_FEATURES)])
+        record["beside"] = []
+        for head_dim in WIDTHS:
+            record["beside"] += beside(asked.backend, asked.peer, head_dim, clock)
+            _save(record, asked.out)
+            for row in record["beside"][-len(PEER_FEATURES) :]:
+                print(f"{head_dim:4} {row['feature']:8} {row['faster_than_peer']:.2f} times as fast as {asked.peer}")
+
+
+def _command(asked: argparse.Namespace) -> str:
+    peer = f" --peer {asked.peer}" if asked.peer else ""
+    return f"python benchmarks/features.py --backend {asked.backend}{peer}"
+
+
+def _save(record: dict[str, Any], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -216,8 +240,6 @@ def _line(row: dict[str, Any]) -> str:
     )
     if "strict_cost" in row:
         text += f" ({row['strict_cost']:.2f} of {row['strict_base']})"
-    if "peer" in row:
-        text += f"  {row['faster_than_peer']:.2f} x {row['peer']}"
     return text
 
 

@@ -68,7 +68,7 @@ def record(backend: str) -> dict[str, Any]:
     from attn_backends.registry.registry import default_registry
 
     return {
-        "schema": "attn.first_call/1", "command": "python " + " ".join(sys.argv), "backend": backend,
+        "schema": "attn.first_call/1", "command": f"python benchmarks/first_call.py --backend {backend}", "backend": backend,
         "device": device_name(torch.device("cuda")), "versions": versions(default_registry().snapshot()),
         "cpus": os.cpu_count(), "rows": _side_by_side(backend),
     }  # fmt: skip

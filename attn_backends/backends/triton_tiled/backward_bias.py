@@ -12,10 +12,11 @@ import triton.language as tl
 
 from attn_backends.backends.triton_tiled.philox import kept
 from attn_backends.backends.triton_tiled.scores import MINUS_INF, score_tile, unit_of, weight_of
+from attn_backends.backends.triton_tiled.specialization import LENGTHS_AND_COUNTS, STRIDES_OF_ROWS
 from attn_backends.backends.triton_tiled.tile import first_row, load_rows, row_values, sequence_of
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS_AND_COUNTS, do_not_specialize_on_alignment=STRIDES_OF_ROWS)
 def bias_gradients(
     q, k, v, d_out, norms, rests, delta, parts, slopes, mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes,
     starts_q, starts_k, lengths_k,

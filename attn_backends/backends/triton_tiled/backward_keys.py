@@ -26,11 +26,12 @@ from attn_backends.backends.triton_tiled.scores import (
     unit_of,
     weight_of,
 )
+from attn_backends.backends.triton_tiled.specialization import LENGTHS_AND_COUNTS, STRIDES_OF_ROWS
 from attn_backends.backends.triton_tiled.tile import first_row, load_rows, row_values, sequence_of, tile_pointers
 from attn_backends.backends.triton_tiled.walk import query_stretches
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS_AND_COUNTS, do_not_specialize_on_alignment=STRIDES_OF_ROWS)
 def key_gradients(
     q, k, v, d_out, norms, rests, delta, d_k, d_v, slopes, mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, tile_lists, tile_counts,
     starts_q, starts_k, lengths_k,

@@ -13,11 +13,12 @@ import triton.language as tl
 
 from attn_backends.backends.triton_tiled.philox import kept
 from attn_backends.backends.triton_tiled.scores import LOG2E, MINUS_INF, score_tile, softcap_slope, unit_of, weight_of
+from attn_backends.backends.triton_tiled.specialization import LENGTHS_AND_COUNTS, STRIDES_OF_ROWS
 from attn_backends.backends.triton_tiled.tile import first_row, load_rows, row_values, sequence_of, tile_pointers
 from attn_backends.backends.triton_tiled.walk import key_stretches
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS_AND_COUNTS, do_not_specialize_on_alignment=STRIDES_OF_ROWS)
 def query_gradients(
     q, k, v, d_out, norms, rests, delta, d_q, slopes, mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, tile_lists, tile_counts,
     starts_q, starts_k, lengths_k,

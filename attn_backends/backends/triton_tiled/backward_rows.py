@@ -9,10 +9,11 @@ import triton
 import triton.language as tl
 
 from attn_backends.backends.triton_tiled.scores import LOG2E, MINUS_INF
+from attn_backends.backends.triton_tiled.specialization import LENGTHS_AND_COUNTS, STRIDES_OF_ROWS
 from attn_backends.backends.triton_tiled.tile import first_row, sequence_of, tile_pointers
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS_AND_COUNTS, do_not_specialize_on_alignment=STRIDES_OF_ROWS)
 def row_terms(
     out, d_out, lse, d_lse, delta, sinks, sink_parts, starts_q,
     out_strides, d_out_strides, lse_strides, d_lse_strides, delta_strides,
