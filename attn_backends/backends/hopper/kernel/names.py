@@ -1,0 +1,7 @@
+"""Gluon's names that changed between versions of Triton, under one name each."""
+
+from triton.experimental.gluon.language.nvidia.hopper import tma
+
+# 3.8 brings the short names, 3.9 takes the long ones away.
+copy_in = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+copy_out = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global

@@ -1,0 +1,87 @@
+"""Launching the forward kernel for one call."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from attn_backends.backends.hopper.configs import ROWS, Config, config_for
+from attn_backends.backends.hopper.descriptors import describe
+from attn_backends.backends.hopper.kernel.forward import attention_forward
+
+if TYPE_CHECKING:
+    from attn_backends.call import Call
+
+LOG2_E = 1.4426950408889634
+WARPS = 4  # of one warpgroup
+
+
+def launch_forward(
+    call: Call,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    config: Config | None = None,
+) -> None:
+    """Write `out` and `lse`; q, k, v, out: describable, [batch, head, token, width]; lse: float32, [B, H, S], last stride 1.
+
+    config: None for the one that is shipped.
+    """
+    batch, heads, seq_q, head_dim = q.shape
+    kv_heads, seq_k = k.shape[1], k.shape[2]
+    config = config or _chosen(head_dim, call.causal)
+    tickets = -(-seq_q // (ROWS * config.q_tiles)) * batch * heads
+    blocks = min(tickets, _multiprocessors(q.device))
+    counter = torch.zeros(1, dtype=torch.int32, device=q.device) if config.dynamic else None
+    attention_forward[(blocks,)](
+        describe(q, ROWS), describe(k, config.keys), describe(v, config.keys), describe(out, ROWS),
+        lse, counter, lse.stride(0), lse.stride(1), call.softmax_scale * LOG2_E,
+        batch, heads, heads // kv_heads, seq_q, seq_k, sweep_of(config, k, batch * heads, heads // kv_heads),
+        CAUSAL=call.causal, EVEN_K=seq_k % config.keys == 0, **constants_of(config),
+    )  # fmt: skip
+
+
+def constants_of(config: Config) -> dict[str, Any]:
+    """What a pipeline fixes when the kernel is compiled, and Triton's options."""
+    return {
+        "HEAD_DIM": config.head_dim,
+        "ROWS": ROWS,
+        "Q_TILES": config.q_tiles,
+        "KEYS": config.keys,
+        "STAGES": config.stages,
+        "S_STAGES": config.s_stages,
+        "SHARED_OUT": config.shared_out,
+        "Q_REGISTERS": config.q_registers,
+        "LATE_WAIT": config.late_wait,
+        "PING_PONG": config.ping_pong,
+        "DYNAMIC": config.dynamic,
+        "REGISTERS": config.registers,
+        "num_warps": WARPS,
+        "maxnreg": config.max_registers,
+    }
+
+
+def sweep_of(config: Config, k: torch.Tensor, sequences: int, gqa_ratio: int) -> int:
+    """How many heads to work on at a time: as many as have K and V in the L2 cache together, in sweeps of one size."""
+    if not config.sweep_bytes:
+        return 1
+    per_group = 2 * k.shape[2] * k.shape[3] * k.element_size()
+    most = max(1, config.sweep_bytes // per_group) * gqa_ratio
+    sweeps = -(-sequences // most)
+    return -(-sequences // sweeps)
+
+
+def _chosen(head_dim: int, causal: bool) -> Config:
+    config = config_for(head_dim, causal)
+    if config is None:
+        raise LookupError(f"no pipeline for heads of {head_dim}: the manifest refuses such calls")
+    return config
+
+
+@cache
+def _multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -1,0 +1,53 @@
+"""The shipped pipelines compile for sm_90 with the installed Triton: no spills, Hopper's own instructions, memory as said.
+
+Nothing runs on a device. What a GPU finds is in test_hopper.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from attn_backends.backends.hopper.configs import configs
+from attn_backends.device import Device
+
+pytest.importorskip("triton", reason="compiles with Triton")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def kernels() -> list[dict[str, Any]]:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "tests.backends.hopper_compiled"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_every_pipeline_is_compiled(kernels: list[dict[str, Any]]) -> None:
+    """Each row in two dtypes, with whole and with ragged tiles."""
+    assert len(kernels) == 4 * len(configs())
+
+
+def test_nothing_spills(kernels: list[dict[str, Any]]) -> None:
+    """A register that is spilled in the loop costs more than any of its tricks gains."""
+    assert [kernel for kernel in kernels if kernel["stack"] or kernel["counts"]["LDL"] or kernel["counts"]["STL"]] == []
+
+
+def test_they_use_what_hopper_has(kernels: list[dict[str, Any]]) -> None:
+    """Products of a warpgroup, copies by TMA both ways, and registers that change hands."""
+    wanted = ("HGMMA", "UTMALDG", "UTMASTG", "USETMAXREG")
+    assert [kernel for kernel in kernels if not all(kernel["counts"][name] for name in wanted)] == []
+
+
+def test_shared_memory_is_what_the_table_says(kernels: list[dict[str, Any]]) -> None:
+    """`check` refuses by the table, so the table is an upper bound, and a close one; and a Hopper GPU has as much."""
+    limit = Device.pretend("h200").smem_bytes
+    assert limit is not None
+    for kernel in kernels:
+        assert kernel["allowed"] - 256 <= kernel["shared"] <= kernel["allowed"] <= limit, kernel
