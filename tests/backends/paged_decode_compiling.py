@@ -41,7 +41,13 @@ ARCH = 90
 CALLS: dict[str, dict[str, Any]] = {
     "decode": {},
     "decode, heads of 64": {"width": 64},
+    "decode of many": {"batch": 64},
+    "decode of many, everything": {"batch": 64, "everything": True},
     "fp8": {"form": "scaled-fp8-e4m3"},
+    "fp8, many": {"form": "scaled-fp8-e4m3", "batch": 64},
+    "int8 per token, many, everything": {
+        "form": "scaled-int8", "granularity": "per_token_head", "everything": True, "batch": 64
+    },
     "fp8, heads of 64": {"form": "scaled-fp8-e4m3", "width": 64},
     "e5m2 per channel": {"form": "scaled-fp8-e5m2", "granularity": "per_channel"},
     "int8 per token": {"form": "scaled-int8", "granularity": "per_token_head"},
@@ -62,10 +68,10 @@ CALLS: dict[str, dict[str, Any]] = {
 
 def call_of(
     *, form: str = "dense", granularity: str = "per_tensor", dtype: torch.dtype = torch.bfloat16, width: int = 128,
-    new: int = 1, everything: bool = False, invariant: bool = False,
+    new: int = 1, batch: int = 8, everything: bool = False, invariant: bool = False,
 ) -> Call:  # fmt: skip
-    """Eight sequences of 2048 tokens in pages of 16, 32 heads on 8; tensors without contents."""
-    batch, heads, kv_heads, page, columns = 8, 32, 8, 16, 128
+    """Sequences of 2048 tokens in pages of 16, 32 heads on 8; tensors without contents."""
+    heads, kv_heads, page, columns = 32, 8, 16, 128
     pages = batch * columns
 
     def empty(*shape: int, kind: torch.dtype) -> torch.Tensor:

@@ -42,7 +42,7 @@ def test_16_bit_and_8_bit_tiles_are_fetched_ahead(kernels: dict[str, dict[str, A
     assert all(line["async_copies"] > 0 for name, line in kernels.items() if "float32" not in name)
 
 
-@pytest.mark.parametrize("call", ["fp8", "fp8, heads of 64", "fp8 per token, everything"])
+@pytest.mark.parametrize("call", ["fp8", "fp8, many", "fp8, heads of 64", "fp8 per token, everything"])
 def test_e4m3_becomes_float16_two_at_a_time_and_no_byte_is_read_alone(
     kernels: dict[str, dict[str, Any]], call: str
 ) -> None:

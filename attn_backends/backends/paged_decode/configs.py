@@ -7,13 +7,39 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+NO_LIMIT = 2**62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What decides on the tiles of a call.
+
+    size, stored: bytes of an element of q, and of the wider of K and V; width: of a head, padded
+    rows: query rows per KV head of the longest sequence; units: sequences times KV heads
+    """
+
+    size: int
+    stored: int
+    width: int
+    rows: int
+    units: int
+
+    @classmethod
+    def of(
+        cls, *, size: int, stored: int, widths: tuple[int, int], rows: int, units: int, batch_invariant: bool
+    ) -> Traits:
+        """A row's sums must not depend on its batch under `batch_invariant`: the batch counts as any."""
+        anything = NO_LIMIT if batch_invariant else 0
+        width = padded(max(widths))
+        return cls(size=size, stored=stored, width=width, rows=max(rows, anything), units=max(units, anything))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Tile sizes and launch options of the main kernel; `rows` of queries, `columns` of keys.
 
-    arch .. last_arch, bytes, stored, width, tile say which calls the row serves: configs.toml has the words.
-    programs: how many run on a multiprocessor at a time
+    arch .. last_arch, bytes, stored, width, tile, units say which calls the row serves: configs.toml has the words.
+    programs: how many are meant to run on a multiprocessor at a time
     shared: bytes of shared memory per block; an upper bound over those calls
     """
 
@@ -22,7 +48,8 @@ class Config:
     bytes: int
     stored: int
     width: int
-    tile: int
+    tile: int = NO_LIMIT
+    units: int = NO_LIMIT
     rows: int
     columns: int
     warps: int
@@ -30,14 +57,15 @@ class Config:
     programs: int
     shared: int = 0
 
-    def serves(self, arch: int, size: int, stored: int, width: int, rows: int) -> bool:
-        """Whether this row is for calls like that one."""
+    def serves(self, arch: int, traits: Traits) -> bool:
+        """Whether this row is for calls like that one, on that architecture (major * 10 + minor)."""
         return (
             self.arch <= arch <= self.last_arch
-            and size <= self.bytes
-            and stored <= self.stored
-            and width <= self.width
-            and rows <= self.tile
+            and traits.size <= self.bytes
+            and traits.stored <= self.stored
+            and traits.width <= self.width
+            and traits.rows <= self.tile
+            and traits.units <= self.units
         )
 
 
@@ -49,18 +77,9 @@ def configs() -> tuple[Config, ...]:
 
 
 @cache
-def config_for(arch: int, size: int, stored: int, width: int, rows: int, invariant: bool) -> Config | None:
-    """The first configuration that serves such a call.
-
-    arch: major * 10 + minor; size, stored: bytes of an element of q, and of the wider of K and V; width: padded
-    rows: query rows per KV head of the longest sequence; under `invariant` a row's sums must not depend on its batch, so
-        they are taken as many
-    """
-    wanted = _ANY if invariant else rows
-    return next((row for row in configs() if row.serves(arch, size, stored, width, wanted)), None)
-
-
-_ANY = 2**30
+def config_for(arch: int, traits: Traits) -> Config | None:
+    """The first configuration that serves such a call."""
+    return next((row for row in configs() if row.serves(arch, traits)), None)
 
 
 def padded(width: int) -> int:

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from attn_backends.backends.paged_decode.attend import attend_split
 from attn_backends.backends.paged_decode.combine import combine_splits
-from attn_backends.backends.paged_decode.configs import Config, config_for, padded
+from attn_backends.backends.paged_decode.configs import Config, Traits, config_for, padded
 from attn_backends.backends.paged_decode.operands import Operands, Sizes
 from attn_backends.backends.paged_decode.schedule import INVARIANT_SPLITS, MOST_SPLITS
 
@@ -73,12 +73,14 @@ def _room(q: torch.Tensor, rows: int, width: int, units: int) -> tuple[torch.Ten
 
 def chosen(call: Call, sizes: Sizes) -> Config:
     """The shipped configuration for this call on its device."""
-    rows = sizes.longest_q * sizes.group
-    stored = max(call.k.element_size(), call.v.element_size())
-    width = padded(max(sizes.width, sizes.width_v))
-    config = config_for(architecture(call.q.device), call.q.element_size(), stored, width, rows, call.batch_invariant)
+    traits = Traits.of(
+        size=call.q.element_size(), stored=max(call.k.element_size(), call.v.element_size()),
+        widths=(sizes.width, sizes.width_v), rows=sizes.longest_q * sizes.group, units=sizes.batch * sizes.kv_heads,
+        batch_invariant=call.batch_invariant,
+    )  # fmt: skip
+    config = config_for(architecture(call.q.device), traits)
     if config is None:
-        raise LookupError(f"no tiles for width {width} and {call.q.dtype}: `limits.check` refuses such calls")
+        raise LookupError(f"no tiles for {traits}: `limits.check` refuses such calls")
     return config
 
 

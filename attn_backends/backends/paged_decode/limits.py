@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attn_backends.backends.paged_decode.configs import Config, config_for, padded
+from attn_backends.backends.paged_decode.configs import Config, Traits, config_for, padded
 from attn_backends.reason import Reason
 
 if TYPE_CHECKING:
@@ -39,8 +39,10 @@ def check(request: Request, device: Device) -> list[Reason]:
 
 def _config(request: Request, device: Device) -> Config | None:
     size = SIZES[request.dtype]
-    stored = size if "dense" in (request.k_format, request.v_format) else 1
+    traits = Traits.of(
+        size=size, stored=size if "dense" in (request.k_format, request.v_format) else 1,
+        widths=(request.head_dim_qk, request.head_dim_v), rows=request.seq_q * (request.num_q_heads // request.num_kv_heads),
+        units=request.batch * request.num_kv_heads, batch_invariant=request.batch_invariant,
+    )  # fmt: skip
     major, minor = device.arch or (0, 0)
-    rows = request.seq_q * (request.num_q_heads // request.num_kv_heads)
-    width = padded(max(request.head_dim_qk, request.head_dim_v))
-    return config_for(major * 10 + minor, size, stored, width, rows, request.batch_invariant)
+    return config_for(major * 10 + minor, traits)
