@@ -19,6 +19,7 @@ COMMANDS = {
     "why-not": Door(f"{HOME}.why_not", "Why one backend does not serve a request, and what would change that."),
     "plan": Door(f"{HOME}.plan", "Which backend serves each attention layer of a model, on one or more devices."),
     "roofline": Door(f"{HOME}.roofline", "How fast a call could be on a device, and how near each backend comes."),
+    "pipeline": Door(f"{HOME}.pipeline", "What a pipelined kernel takes from a multiprocessor, and how it overlaps."),
     "bench": Door(f"{HOME}.bench", "Time every installed backend here: checked, interleaved, beside the roofline."),
     "calibrate": Door(f"{HOME}.calibrate", "Measure backends here, so that the fastest is chosen, not the likeliest."),
     "regret": Door(f"{HOME}.regret", "What the choices cost beside the best ones, on shapes that nobody tuned for."),

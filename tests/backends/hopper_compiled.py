@@ -1,6 +1,6 @@
-"""Compile every shipped pipeline for sm_90 as calls would launch it, and print one JSON object per kernel.
+"""Compile the shipped pipelines for sm_90 as calls would launch them, and some that the budget model prunes.
 
-A process of its own, because the tests' may have Triton's interpreter on.
+Prints one JSON object per kernel. A process of its own, because the tests' may have Triton's interpreter on.
 """
 
 from __future__ import annotations
@@ -11,19 +11,40 @@ import json
 import torch
 
 from attn_backends.backends.hopper.compile_only import compiled, launch_of, meta_call
-from attn_backends.backends.hopper.configs import configs
+from attn_backends.backends.hopper.configs import Config, config_for, configs
+from attn_backends.pipeline.budget import Budget
+from attn_backends.pipeline.chip import HOPPER
 
 LENGTHS = {"whole tiles": (1024, 1024), "ragged": (1000, 1111)}
+
+
+def pruned() -> list[Config]:
+    """Pipelines that take more registers than there are."""
+    narrow, wide = config_for(64, False), config_for(256, False)
+    assert narrow is not None
+    assert wide is not None
+    return [
+        dataclasses.replace(narrow, q_registers=True),
+        dataclasses.replace(narrow, causal=True, dynamic=True),
+        dataclasses.replace(wide, keys=128, stages=1, s_stages=1),
+    ]
+
+
+def show(config: Config, dtype: torch.dtype, lengths: str, shipped: bool) -> None:
+    call = meta_call(config.head_dim, causal=config.causal, dtype=dtype, seq=LENGTHS[lengths])
+    cost = compiled(launch_of(call, config))
+    budget = Budget(plan=config.plan, chip=HOPPER)
+    told = {"shipped": shipped, "head_dim": config.head_dim, "causal": config.causal, "dtype": str(dtype)}
+    print(json.dumps({**told, "fits": budget.fits, "budget": budget.shared, **dataclasses.asdict(cost)}))
 
 
 def main() -> None:
     for config in configs():
         for dtype in (torch.bfloat16, torch.float16):
-            for name, seq in LENGTHS.items():
-                call = meta_call(config.head_dim, causal=config.causal, dtype=dtype, seq=seq)
-                cost = compiled(launch_of(call))
-                told = {"head_dim": config.head_dim, "causal": config.causal, "dtype": str(dtype), "lengths": name}
-                print(json.dumps({**told, "allowed": config.shared, **dataclasses.asdict(cost)}))
+            for lengths in LENGTHS:
+                show(config, dtype, lengths, True)
+    for config in pruned():
+        show(config, torch.bfloat16, "whole tiles", False)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from attn_backends import Request, UnfitBackendError, select
 from attn_backends.backends.hopper.configs import config_for, configs
 from attn_backends.backends.hopper.limits import check
 from attn_backends.device import Device
+from attn_backends.pipeline.budget import Budget
+from attn_backends.pipeline.chip import HOPPER
 from tests.backends import hopper_cases as table
 
 PLAIN: dict[str, Any] = {
@@ -78,7 +80,7 @@ def test_too_little_shared_memory_is_refused_with_numbers() -> None:
     """Should a device of this architecture have less than the pipeline takes."""
     (reason,) = check(Request(**PLAIN), Device.pretend("h200", smem_bytes=100_000))
     assert (reason.code, reason.got) == ("smem", 128)
-    assert str(config_for(128, False).shared) in str(reason)
+    assert str(Budget(plan=config_for(128, False).plan, chip=HOPPER).shared) in str(reason)
 
 
 def test_there_is_one_pipeline_per_width_and_mask() -> None:
@@ -104,7 +106,7 @@ class TestLaunch:
                 return take
 
         monkeypatch.setattr(launch, "attention_forward", Kernel())
-        monkeypatch.setattr(launch, "_multiprocessors", lambda _device: 132)
+        monkeypatch.setattr(launch, "multiprocessors", lambda _device: 132)
         return seen
 
     def run(self, width: int = 128, **fields: Any):

@@ -11,6 +11,7 @@ import re
 import subprocess
 import tempfile
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from triton.runtime.driver import driver
 
 from attn_backends.backends.hopper import adapter, launch
+from attn_backends.backends.hopper.configs import Config
 from attn_backends.call import Call
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -75,8 +77,12 @@ def meta_call(
     return Call(layout=layout, causal=causal, **{**given, **fields})
 
 
-def launch_of(call: Call) -> Launch:
-    """What the call launches, specialised on sm_90; nothing is compiled or run."""
+def launch_of(call: Call, config: Config | None = None) -> Launch:
+    """What the call launches, specialised on sm_90; nothing is compiled or run.
+
+    config: a pipeline to use in place of the one that is shipped.
+    """
+    config = config or launch.chosen(call.q.shape[-1], call.causal)
     found: list[Launch] = []
 
     def take(*, fn: Any, compile: dict[str, Any], **_more: Any) -> bool:  # noqa: A002  # Triton's name
@@ -94,7 +100,10 @@ def launch_of(call: Call) -> Launch:
     real = driver._active
     driver.set_active(_StandIn())
     try:
-        with mock.patch.object(launch, "_multiprocessors", return_value=MULTIPROCESSORS), knobs.runtime.scope():
+        with ExitStack() as stack:
+            stack.enter_context(mock.patch.object(launch, "multiprocessors", return_value=MULTIPROCESSORS))
+            stack.enter_context(mock.patch.object(launch, "chosen", return_value=config))
+            stack.enter_context(knobs.runtime.scope())
             knobs.runtime.jit_cache_hook = take
             adapter.run(call)
     finally:

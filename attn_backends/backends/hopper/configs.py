@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from attn_backends.pipeline.plan import Plan
+
 ROWS = 64  # queries of one query tile: what a warpgroup multiplies at once
 
 
@@ -28,7 +30,21 @@ class Config:
     sweep_bytes: int = 0
     registers: int
     max_registers: int
-    shared: int = 0
+
+    @property
+    def plan(self) -> Plan:
+        """What the budget model calls it."""
+        return Plan(
+            head_dim=self.head_dim,
+            rows=ROWS,
+            q_tiles=self.q_tiles,
+            keys=self.keys,
+            stages=self.stages,
+            s_stages=self.s_stages,
+            causal=self.causal,
+            shared_out=self.shared_out,
+            q_registers=self.q_registers,
+        )
 
 
 @cache

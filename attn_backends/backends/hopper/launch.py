@@ -19,23 +19,14 @@ WARPS = 4  # of one warpgroup
 
 
 def launch_forward(
-    call: Call,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    config: Config | None = None,
+    call: Call, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor
 ) -> None:
-    """Write `out` and `lse`; q, k, v, out: describable, [batch, head, token, width]; lse: float32, [B, H, S], last stride 1.
-
-    config: None for the one that is shipped.
-    """
+    """Write `out` and `lse`; q, k, v, out: describable, [batch, head, token, width]; lse: float32, [B, H, S], last stride 1."""
     batch, heads, seq_q, head_dim = q.shape
     kv_heads, seq_k = k.shape[1], k.shape[2]
-    config = config or _chosen(head_dim, call.causal)
+    config = chosen(head_dim, call.causal)
     tickets = -(-seq_q // (ROWS * config.q_tiles)) * batch * heads
-    blocks = min(tickets, _multiprocessors(q.device))
+    blocks = min(tickets, multiprocessors(q.device))
     counter = torch.zeros(1, dtype=torch.int32, device=q.device) if config.dynamic else None
     attention_forward[(blocks,)](
         describe(q, ROWS), describe(k, config.keys), describe(v, config.keys), describe(out, ROWS),
@@ -75,7 +66,8 @@ def sweep_of(config: Config, k: torch.Tensor, sequences: int, gqa_ratio: int) ->
     return -(-sequences // sweeps)
 
 
-def _chosen(head_dim: int, causal: bool) -> Config:
+def chosen(head_dim: int, causal: bool) -> Config:
+    """The shipped pipeline. Raises LookupError where there is none."""
     config = config_for(head_dim, causal)
     if config is None:
         raise LookupError(f"no pipeline for heads of {head_dim}: the manifest refuses such calls")
@@ -83,5 +75,6 @@ def _chosen(head_dim: int, causal: bool) -> Config:
 
 
 @cache
-def _multiprocessors(device: torch.device) -> int:
+def multiprocessors(device: torch.device) -> int:
+    """Of the device."""
     return torch.cuda.get_device_properties(device).multi_processor_count

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from attn_backends.backends.hopper.configs import config_for
+from attn_backends.pipeline.budget import Budget
+from attn_backends.pipeline.chip import HOPPER
 from attn_backends.reason import Reason
 
 if TYPE_CHECKING:
@@ -34,7 +36,10 @@ def _scale(request: Request) -> Reason | None:
 
 def _memory(request: Request, device: Device) -> Reason | None:
     config = config_for(request.head_dim_qk, request.causal)
-    if config is None or device.smem_bytes is None or config.shared <= device.smem_bytes:
+    if config is None or device.smem_bytes is None:
+        return None
+    needed = Budget(plan=config.plan, chip=HOPPER).shared
+    if needed <= device.smem_bytes:
         return None
     return Reason(
         code="smem",
@@ -43,5 +48,5 @@ def _memory(request: Request, device: Device) -> Reason | None:
         want=f"<= {device.smem_bytes} bytes of shared memory per block",
         message=f"the pipeline for heads of {request.head_dim_qk} does not fit",
         source="configs.toml of hopper",
-        hint=f"it takes {config.shared} bytes of shared memory per block, {device.name} has {device.smem_bytes}",
+        hint=f"it takes {needed} bytes of shared memory per block, {device.name} has {device.smem_bytes}",
     )
