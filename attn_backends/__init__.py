@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from attn_backends.calibrate.online import measure_online as measure_online
     from attn_backends.call import Call as Call
     from attn_backends.call import Grads as Grads
+    from attn_backends.cascade import cascade_attention as cascade_attention
     from attn_backends.device import Device as Device
     from attn_backends.errors import AttnBackendsError as AttnBackendsError
     from attn_backends.errors import DuplicateBackendError as DuplicateBackendError
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from attn_backends.host.graphs import watch_graphs as watch_graphs
     from attn_backends.host.ledger import launches as launches
     from attn_backends.host.profiling import profile as profile
+    from attn_backends.kv_cache.cache import PagedKVCache as PagedKVCache
+    from attn_backends.kv_cache.moving import copy_pages as copy_pages
+    from attn_backends.kv_cache.moving import gather_kv as gather_kv
     from attn_backends.merge import merge_states as merge_states
     from attn_backends.reason import Reason as Reason
     from attn_backends.registry.environment import Environment as Environment
@@ -55,6 +59,10 @@ if TYPE_CHECKING:
 _WHERE = {
     "attention": "api",
     "append_kv": "host.append_kv",
+    "cascade_attention": "cascade",
+    "copy_pages": "kv_cache.moving",
+    "gather_kv": "kv_cache.moving",
+    "PagedKVCache": "kv_cache.cache",
     "BlockMask": "block_mask",
     "Call": "call",
     "Grads": "call",
