@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from attn_backends.call import Grads as Grads
     from attn_backends.cascade import cascade_attention as cascade_attention
     from attn_backends.device import Device as Device
+    from attn_backends.error_budget.estimate import quantization_error as quantization_error
     from attn_backends.errors import AttnBackendsError as AttnBackendsError
     from attn_backends.errors import DuplicateBackendError as DuplicateBackendError
     from attn_backends.errors import LoadError as LoadError
@@ -80,6 +81,7 @@ _WHERE = {
     "watch_graphs": "host.graphs",
     "measure_online": "calibrate.online",
     "merge_states": "merge",
+    "quantization_error": "error_budget.estimate",
     "from_sliding_window": "window",
     "Reason": "reason",
     "Environment": "registry.environment",

@@ -23,6 +23,7 @@ COMMANDS = {
     "bench": Door(f"{HOME}.bench", "Time every installed backend here: checked, interleaved, beside the roofline."),
     "calibrate": Door(f"{HOME}.calibrate", "Measure backends here, so that the fastest is chosen, not the likeliest."),
     "regret": Door(f"{HOME}.regret", "What the choices cost beside the best ones, on shapes that nobody tuned for."),
+    "quantization-error": Door(f"{HOME}.quantization_error", "What storing q, K and V in 8 bits costs in accuracy."),
     "log": Door(f"{HOME}.log", "Read a decision log: show, why, stats, diff, replay, export."),
     "conformance": Door(f"{HOME}.conformance", "Prove a backend: run, plan, list, self-test, certificates."),
     "new": Door(f"{HOME}.new", "Write the project of a new backend, ready to run and to prove."),

@@ -1,0 +1,78 @@
+"""`attn-backends quantization-error`: what each way to quantise q, K and V costs in accuracy, on drawn or given tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from attn_backends.cli.failure import Failure
+from attn_backends.cli.options import json_option
+from attn_backends.cli.screen import print_json
+
+if TYPE_CHECKING:
+    from attn_backends.error_budget.budget import ErrorBudget
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+POSITIVE = click.IntRange(min=1)
+
+
+@click.command("quantization-error")
+@click.option("--file", type=FILE, help="q, k and v by torch.save, [B, S, H, D] each.  [drawn]")
+@click.option("--layout", type=click.Choice(["bshd", "bhsd"]), default="bshd", show_default=True, help="Of the file.")
+@click.option("--seq", type=POSITIVE, default=2048, show_default=True, help="Tokens of what is drawn.")
+@click.option("--head-dim", type=POSITIVE, default=128, show_default=True, help="Width of its heads.")
+@click.option("--heads", type=POSITIVE, default=4, show_default=True, help="Its query heads.")
+@click.option("--kv-heads", type=POSITIVE, help="Its KV heads.  [as many]")
+@click.option(
+    "--outliers",
+    type=click.FloatRange(0, 1),
+    default=0.0,
+    show_default=True,
+    help="Share of its numbers that N(0, 100) is added to.",
+)
+@click.option("--causal", is_flag=True, help="Later keys are hidden.")
+@click.option("--rows", type=POSITIVE, default=64, show_default=True, help="Query rows per head that are computed.")
+@click.option("--budget", type=click.FloatRange(0, min_open=True), help="Largest relative error that is acceptable.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the numbers and the rotation.")
+@click.option("--device", default="cpu", show_default=True, help="Where it is computed: cpu, cuda, cuda:1.")
+@json_option
+def command(as_json: bool, budget: float | None, **given: Any) -> None:
+    """What storing q, K and V in 8 bits costs in accuracy, before any kernel runs.
+
+    Every option is held against float64 on a sample of the rows. The error is relative: of the outputs' difference to the
+    outputs, root mean square over all of them. With --budget the cheapest options that keep it are named.
+
+    \b
+    attn-backends quantization-error --head-dim 128 --causal --outliers 0.001
+    attn-backends quantization-error --file layer17.pt --budget 0.02
+    """  # noqa: D301  # \b is how click is told not to fill a paragraph
+    found = _estimated(given)
+    if as_json:
+        within = None if budget is None else [one.name for one in found.within(budget)]
+        print_json({**found.to_json(), "budget": budget, "within": within})
+        return
+    from attn_backends.cli.quantization_error_view import print_budget
+
+    print_budget(found, budget)
+
+
+def _estimated(given: dict[str, Any]) -> ErrorBudget:
+    try:
+        from attn_backends.error_budget.estimate import quantization_error
+        from attn_backends.error_budget.samples import drawn, loaded
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise Failure("errors are estimated on tensors, and torch is not installed", "pip install torch") from None
+    seed, device, layout = given["seed"], given["device"], given["layout"]
+    if given["file"] is not None:
+        tensors = loaded(given["file"], device)
+    else:
+        layout = "bshd"
+        tensors = drawn(
+            batch=1, seq=given["seq"], heads=given["heads"], kv_heads=given["kv_heads"] or given["heads"],
+            head_dim=given["head_dim"], outliers=given["outliers"], seed=seed, device=device,
+        )  # fmt: skip
+    return quantization_error(*tensors, layout=layout, causal=given["causal"], rows=given["rows"], seed=seed)

@@ -1,0 +1,1 @@
+"""What quantising costs: formats, the rotation, the estimate, the command."""
