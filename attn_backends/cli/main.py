@@ -18,6 +18,7 @@ COMMANDS = {
     "explain": Door(f"{HOME}.explain", "Which backend serves a request, and why not the others."),
     "why-not": Door(f"{HOME}.why_not", "Why one backend does not serve a request, and what would change that."),
     "plan": Door(f"{HOME}.plan", "Which backend serves each attention layer of a model, on one or more devices."),
+    "kv-size": Door(f"{HOME}.kv_size", "How large a model's KV cache is in each format, and what fits a device."),
     "roofline": Door(f"{HOME}.roofline", "How fast a call could be on a device, and how near each backend comes."),
     "pipeline": Door(f"{HOME}.pipeline", "What a pipelined kernel takes from a multiprocessor, and how it overlaps."),
     "bench": Door(f"{HOME}.bench", "Time every installed backend here: checked, interleaved, beside the roofline."),
