@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from attn_backends.call import Call
 
 MOST_WAVES = 2  # of programs, up to which spans are split
+MOST_LENGTHS = 1024  # that a program reads at a time to plan
 _TYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 
 
@@ -134,7 +135,7 @@ def _options(call: Call, operands: Operands, config: Config) -> dict[str, Any]:
         "BLOCK_N": config.columns,
         "BLOCK_D": width,
         "BLOCK_DV": width_v,
-        "BATCH_BLOCK": min(1024, max(16, 1 << (sizes.batch - 1).bit_length())),
+        "BATCH_BLOCK": min(MOST_LENGTHS, max(16, 1 << (sizes.batch - 1).bit_length())),
         "PADDED_D": width != sizes.width,
         "PADDED_DV": width_v != sizes.width_v,
         "QK_TYPE": _TYPES[qk_type],

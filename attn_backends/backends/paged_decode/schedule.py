@@ -50,7 +50,7 @@ def lengths_of(sequence, inside, starts_q, lengths_k, longest_q, longest_k, PACK
 def steps_per_split(work, longest, kv_heads, slots, most_items):
     """Key tiles per split, for the least time of the whole batch."""
     splits = 1 + tl.arange(0, MOST_SPLITS)
-    items = (kv_heads * work.to(tl.float32) / longest.to(tl.float32)) * splits.to(tl.float32)
+    items = (kv_heads * work / longest.to(tl.float32)) * splits.to(tl.float32)
     waves = tl.ceil(items / slots)
     time = waves * (tl.cdiv(longest, splits).to(tl.float32) + STARTUP)
     legal = (splits == 1) | ((items <= most_items) & (splits <= longest))
@@ -77,14 +77,14 @@ def find_item(
     lanes = tl.arange(0, BATCH_BLOCK)
     per_split = 1
     if not INVARIANT:
-        work = tl.zeros([], dtype=tl.int32)
+        work = tl.zeros([], dtype=tl.float32)  # may leave 32 bits
         longest = tl.full([], 1, dtype=tl.int32)
         for first in range(0, batch, BATCH_BLOCK):
             sequence = first + lanes
             seq_q, seq_k = lengths_of(sequence, sequence < batch, starts_q, lengths_k, longest_q, longest_k, PACKED_Q)
             tiles = tl.cdiv(seq_q * group, BLOCK_M)
             steps = steps_of(seq_q, seq_k, reach, BLOCK_N, LEFT, RIGHT, BOTTOM_RIGHT)
-            work += tl.sum(tiles * steps, 0)
+            work += tl.sum(tiles.to(tl.float32) * steps.to(tl.float32), 0)
             longest = tl.maximum(longest, tl.max(tl.where(tiles > 0, steps, 1), 0))
         per_split = steps_per_split(work, longest, kv_heads, slots, most_items)
     before = tl.zeros([], dtype=tl.int32)
