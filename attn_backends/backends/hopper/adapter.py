@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING
 import torch
 
 from attn_backends.backends.hopper.descriptors import describable, heads_first
-from attn_backends.backends.hopper.launch import launch_forward
+from attn_backends.backends.hopper.launch import chosen, launch_forward
 
 if TYPE_CHECKING:
+    from attn_backends.backends.hopper.configs import Config
     from attn_backends.call import Call
 
 
-def run(call: Call) -> None:
-    """Write call.out and, where asked, call.lse."""
+def run(call: Call, config: Config | None = None) -> None:
+    """Write call.out and, where asked, call.lse.
+
+    config: a pipeline in place of the one that is shipped, to measure or to compile it.
+    """
     if call.out.numel() == 0 or call.k.numel() == 0:
         _write_empty_rows(call)
         return
@@ -23,7 +27,7 @@ def run(call: Call) -> None:
     room = out if describable(out) else torch.empty(out.shape, dtype=out.dtype, device=out.device)
     # The kernel always writes the LSE: 4 bytes a row, and one kernel less to compile.
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if call.lse is None else call.lse
-    launch_forward(call, q, k, v, room, lse)
+    launch_forward(call, q, k, v, room, lse, config or chosen(q.shape[3], call.causal))
     if room is not out:
         out.copy_(room)
 

@@ -11,7 +11,6 @@ import re
 import subprocess
 import tempfile
 from collections import Counter
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,7 +81,6 @@ def launch_of(call: Call, config: Config | None = None) -> Launch:
 
     config: a pipeline to use in place of the one that is shipped.
     """
-    config = config or launch.chosen(call.q.shape[-1], call.causal)
     found: list[Launch] = []
 
     def take(*, fn: Any, compile: dict[str, Any], **_more: Any) -> bool:  # noqa: A002  # Triton's name
@@ -100,12 +98,9 @@ def launch_of(call: Call, config: Config | None = None) -> Launch:
     real = driver._active
     driver.set_active(_StandIn())
     try:
-        with ExitStack() as stack:
-            stack.enter_context(mock.patch.object(launch, "multiprocessors", return_value=MULTIPROCESSORS))
-            stack.enter_context(mock.patch.object(launch, "chosen", return_value=config))
-            stack.enter_context(knobs.runtime.scope())
+        with mock.patch.object(launch, "multiprocessors", return_value=MULTIPROCESSORS), knobs.runtime.scope():
             knobs.runtime.jit_cache_hook = take
-            adapter.run(call)
+            adapter.run(call, config)
     finally:
         driver._active = real
     (only,) = found

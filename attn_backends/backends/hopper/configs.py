@@ -26,6 +26,7 @@ class Config:
     q_registers: bool = False
     late_wait: bool = False
     ping_pong: bool = False
+    persistent: bool = True
     dynamic: bool = False
     sweep_bytes: int = 0
     registers: int

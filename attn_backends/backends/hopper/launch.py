@@ -19,14 +19,19 @@ WARPS = 4  # of one warpgroup
 
 
 def launch_forward(
-    call: Call, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor
+    call: Call,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    config: Config,
 ) -> None:
     """Write `out` and `lse`; q, k, v, out: describable, [batch, head, token, width]; lse: float32, [B, H, S], last stride 1."""
-    batch, heads, seq_q, head_dim = q.shape
+    batch, heads, seq_q, _width = q.shape
     kv_heads, seq_k = k.shape[1], k.shape[2]
-    config = chosen(head_dim, call.causal)
     tickets = -(-seq_q // (ROWS * config.q_tiles)) * batch * heads
-    blocks = min(tickets, multiprocessors(q.device))
+    blocks = min(tickets, multiprocessors(q.device)) if config.persistent else tickets
     counter = torch.zeros(1, dtype=torch.int32, device=q.device) if config.dynamic else None
     attention_forward[(blocks,)](
         describe(q, ROWS), describe(k, config.keys), describe(v, config.keys), describe(out, ROWS),
