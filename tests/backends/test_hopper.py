@@ -14,6 +14,8 @@ from attn_backends.device import Device
 from attn_backends.pipeline.budget import Budget
 from attn_backends.pipeline.chip import HOPPER
 from tests.backends import hopper_cases as table
+from tests.backends.hopper_stand_in import Kernel
+from tests.backends.peer_stand_ins import suite_complaints
 
 PLAIN: dict[str, Any] = {
     "dtype": "bfloat16", "batch": 4, "seq_q": 4096, "seq_k": 4096, "num_q_heads": 16, "num_kv_heads": 16,
@@ -53,8 +55,6 @@ REFUSALS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "a window": ({"window_left": 128}, {"window"}),
     "a softcap": ({"softcap": 30.0}, {"softcap"}),
     "a mask": ({"mask": "bool"}, {"mask"}),
-    "a scale of 0": ({"softmax_scale": 0.0}, {"scale"}),
-    "a negative scale": ({"softmax_scale": -0.1}, {"scale"}),
     "the other diagonal": ({"causal": True, "causal_alignment": "top_left", "seq_q": 100}, {"causal_alignment"}),
 }
 
@@ -96,18 +96,10 @@ class TestLaunch:
         pytest.importorskip("triton")
         from attn_backends.backends.hopper import launch
 
-        seen: dict[str, Any] = {}
-
-        class Kernel:
-            def __getitem__(self, grid):
-                def take(*arguments, **constants):
-                    seen.update(grid=grid, arguments=arguments, constants=constants)
-
-                return take
-
-        monkeypatch.setattr(launch, "attention_forward", Kernel())
+        kernel = Kernel()
+        monkeypatch.setattr(launch, "attention_forward", kernel)
         monkeypatch.setattr(launch, "multiprocessors", lambda _device: 132)
-        return seen
+        return kernel.launches
 
     def run(self, width: int = 128, **fields: Any):
         from attn_backends.backends.hopper.adapter import run
@@ -120,12 +112,12 @@ class TestLaunch:
     @pytest.mark.parametrize(("batch", "seq", "blocks"), [(1, 1, 4), (2, 1000, 64), (8, 1000, 132)])
     def test_blocks_are_tickets_or_multiprocessors(self, launched, batch, seq, blocks) -> None:
         self.run(batch=batch, seq=(seq, seq))
-        assert launched["grid"] == (blocks,)
+        assert launched[-1][0] == (blocks,)
 
     @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
     def test_descriptors_are_over_batch_head_token_width(self, launched, layout) -> None:
         call = self.run(layout=layout, seq=(1000, 1111))
-        q, k, v, out = launched["arguments"][:4]
+        q, k, v, out = launched[-1][1][:4]
         assert [list(d.shape) for d in (q, k, v, out)] == [
             [2, 4, 1000, 128], [2, 2, 1111, 128], [2, 2, 1111, 128], [2, 4, 1000, 128]
         ]  # fmt: skip
@@ -135,16 +127,27 @@ class TestLaunch:
 
     def test_sizes_and_scale(self, launched) -> None:
         self.run(seq=(1000, 1111), causal=True, softmax_scale=0.5)
-        scale, batch, heads, group, seq_q, seq_k, sweep = launched["arguments"][8:]
+        scale, batch, heads, group, seq_q, seq_k, sweep = launched[-1][1][8:]
         assert scale == pytest.approx(0.5 / 0.6931471805599453)
         assert (batch, heads, group, seq_q, seq_k) == (2, 4, 2, 1000, 1111)
         assert sweep == 8  # all of them fit the L2 cache
-        assert not launched["constants"]["EVEN_K"]
+        assert not launched[-1][2]["EVEN_K"]
+
+    @pytest.mark.parametrize(("scale", "sign", "size"), [(-0.5, -1, 0.5), (0.0, 0, 1.0)])
+    def test_the_kernel_gets_a_positive_scale(self, launched, scale, sign, size) -> None:
+        """The sign goes into the queries, and the caller's stay as they are."""
+        q = torch.randn(1, 3, 1, 64).bfloat16()
+        before = q.clone()
+        self.run(64, q=q, k=q, v=q, out=torch.empty_like(q), softmax_scale=scale)
+        descriptor, given = launched[-1][1][0], launched[-1][1][8]
+        assert torch.equal(descriptor.base.transpose(1, 2), before * sign)
+        assert given == pytest.approx(size / 0.6931471805599453)
+        assert torch.equal(q, before)
 
     def test_a_sweep_holds_what_the_cache_holds(self, launched) -> None:
         """K and V of one head of 16384 tokens are 8 MiB: four of them are worked on at a time."""
         self.run(batch=1, heads=(16, 16), seq=(16384, 16384), causal=True)
-        assert launched["arguments"][-1] == 4
+        assert launched[-1][1][-1] == 4
 
     def test_one_query_head_of_one_sequence_needs_no_strides_that_matter(self, launched) -> None:
         """TMA wants multiples of 16 bytes; a dimension of size 1 has any stride."""
@@ -152,18 +155,28 @@ class TestLaunch:
         q = torch.empty_strided((1, 7, 1, 128), (3, 128, 1, 1), dtype=torch.bfloat16, device="meta")
         fields = {"q": q, "out": torch.empty_like(q), "k": call.k[:1, :, :1], "v": call.v[:1, :, :1]}
         self.run(batch=1, **fields)
-        assert all(stride % 8 == 0 for stride in launched["arguments"][0].strides[:3])
+        assert all(stride % 8 == 0 for stride in launched[-1][1][0].strides[:3])
 
     def test_an_output_that_tma_cannot_write_is_written_by_way_of_another(self, launched) -> None:
         base = torch.empty(2, 1000, 4, 130, dtype=torch.bfloat16, device="meta")
         call = self.run(out=base[..., :128])
-        assert launched["arguments"][3].base is not call.out
-        assert list(launched["arguments"][3].shape) == [2, 4, 1000, 128]
+        assert launched[-1][1][3].base is not call.out
+        assert list(launched[-1][1][3].shape) == [2, 4, 1000, 128]
 
     def test_no_lse_is_asked_for_and_the_kernel_has_room_all_the_same(self, launched) -> None:
         self.run()
-        lse = launched["arguments"][4]
+        lse = launched[-1][1][4]
         assert (tuple(lse.shape), lse.dtype) == ((2, 4, 1000), torch.float32)
+
+
+def test_the_suite_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of the conformance suite's items against manifest and adapter, with plain operations in the kernel's place."""
+    pytest.importorskip("triton")
+    from attn_backends.backends.hopper import launch
+
+    monkeypatch.setattr(launch, "attention_forward", Kernel())
+    monkeypatch.setattr(launch, "multiprocessors", lambda _device: 132)
+    assert suite_complaints("hopper", every=10) == []
 
 
 @pytest.mark.parametrize("shape", ["no queries", "no keys"])
@@ -199,7 +212,7 @@ class TestOnHopper:
 
     @pytest.mark.parametrize("width", table.WIDTHS)
     @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
-    @pytest.mark.parametrize("scale", [0.02, 1.0])
+    @pytest.mark.parametrize("scale", [0.02, 1.0, 0.0, -0.1])
     def test_layouts_and_scales(self, width: int, layout: str, scale: float) -> None:
         call = table.call_of(table.SHAPES["more keys"], width, causal=True, layout=layout, softmax_scale=scale)
         found = table.differences(call)

@@ -27,9 +27,17 @@ def run(call: Call, config: Config | None = None) -> None:
     room = out if describable(out) else torch.empty(out.shape, dtype=out.dtype, device=out.device)
     # The kernel always writes the LSE: 4 bytes a row, and one kernel less to compile.
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if call.lse is None else call.lse
-    launch_forward(call, q, k, v, room, lse, config or chosen(q.shape[3], call.causal))
+    q, scale = _with_positive_scale(q, call.softmax_scale)
+    launch_forward(q, k, v, room, lse, scale, call.causal, config or chosen(q.shape[3], call.causal))
     if room is not out:
         out.copy_(room)
+
+
+def _with_positive_scale(q: torch.Tensor, scale: float) -> tuple[torch.Tensor, float]:
+    """The same scores from a positive scale: the kernel looks for the largest one before it scales them."""
+    if scale > 0:
+        return q, scale
+    return (-q, -scale) if scale < 0 else (q * 0, 1.0)
 
 
 def _write_empty_rows(call: Call) -> None:

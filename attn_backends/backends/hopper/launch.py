@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -11,23 +11,25 @@ from attn_backends.backends.hopper.configs import ROWS, Config, config_for
 from attn_backends.backends.hopper.descriptors import describe
 from attn_backends.backends.hopper.kernel.forward import attention_forward
 
-if TYPE_CHECKING:
-    from attn_backends.call import Call
-
 LOG2_E = 1.4426950408889634
 WARPS = 4  # of one warpgroup
 
 
 def launch_forward(
-    call: Call,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     out: torch.Tensor,
     lse: torch.Tensor,
+    scale: float,
+    causal: bool,
     config: Config,
 ) -> None:
-    """Write `out` and `lse`; q, k, v, out: describable, [batch, head, token, width]; lse: float32, [B, H, S], last stride 1."""
+    """Write `out` and `lse`.
+
+    q, k, v, out: describable, [batch, head, token, width]; lse: float32, [batch, head, token], its last stride 1
+    scale: of the scores, positive
+    """
     batch, heads, seq_q, _width = q.shape
     kv_heads, seq_k = k.shape[1], k.shape[2]
     tickets = -(-seq_q // (ROWS * config.q_tiles)) * batch * heads
@@ -35,9 +37,9 @@ def launch_forward(
     counter = torch.zeros(1, dtype=torch.int32, device=q.device) if config.dynamic else None
     attention_forward[(blocks,)](
         describe(q, ROWS), describe(k, config.keys), describe(v, config.keys), describe(out, ROWS),
-        lse, counter, lse.stride(0), lse.stride(1), call.softmax_scale * LOG2_E,
+        lse, counter, lse.stride(0), lse.stride(1), scale * LOG2_E,
         batch, heads, heads // kv_heads, seq_q, seq_k, sweep_of(config, k, batch * heads, heads // kv_heads),
-        CAUSAL=call.causal, EVEN_K=seq_k % config.keys == 0, **constants_of(config),
+        CAUSAL=causal, EVEN_K=seq_k % config.keys == 0, **constants_of(config),
     )  # fmt: skip
 
 

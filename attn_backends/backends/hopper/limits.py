@@ -1,4 +1,4 @@
-"""What boxes cannot say: that the softmax scale is positive, and that the pipeline fits the device. Light core alone."""
+"""What boxes cannot say: whether the pipeline fits the device. Light core alone."""
 
 from __future__ import annotations
 
@@ -15,38 +15,21 @@ if TYPE_CHECKING:
 
 
 def check(request: Request, device: Device) -> list[Reason]:
-    """A `scale` reason for a softmax scale that is not positive, an `smem` reason where the pipeline does not fit."""
-    return [reason for reason in (_scale(request), _memory(request, device)) if reason is not None]
-
-
-def _scale(request: Request) -> Reason | None:
-    scale = request.softmax_scale
-    if scale is None or scale > 0:
-        return None
-    return Reason(
-        code="scale",
-        axis="scale",
-        got=scale,
-        want="> 0",
-        message=f"scale: got {scale}; the largest score is found before it is scaled, which wants a positive scale",
-        source="limits.py of hopper",
-        hint="negate q",
-    )
-
-
-def _memory(request: Request, device: Device) -> Reason | None:
+    """An `smem` reason where the pipeline takes more shared memory than the device has."""
     config = config_for(request.head_dim_qk, request.causal)
     if config is None or device.smem_bytes is None:
-        return None
+        return []
     needed = Budget(plan=config.plan, chip=HOPPER).shared
     if needed <= device.smem_bytes:
-        return None
-    return Reason(
-        code="smem",
-        axis="head_dim",
-        got=request.head_dim_qk,
-        want=f"<= {device.smem_bytes} bytes of shared memory per block",
-        message=f"the pipeline for heads of {request.head_dim_qk} does not fit",
-        source="configs.toml of hopper",
-        hint=f"it takes {needed} bytes of shared memory per block, {device.name} has {device.smem_bytes}",
-    )
+        return []
+    return [
+        Reason(
+            code="smem",
+            axis="head_dim",
+            got=request.head_dim_qk,
+            want=f"<= {device.smem_bytes} bytes of shared memory per block",
+            message=f"the pipeline for heads of {request.head_dim_qk} does not fit",
+            source="configs.toml of hopper",
+            hint=f"it takes {needed} bytes of shared memory per block, {device.name} has {device.smem_bytes}",
+        )
+    ]
