@@ -37,7 +37,7 @@ class Case:
     """Hq, Hkv, D, Dv, page size; `new` and `lengths` of every sequence; k and v: (format, granularity).
 
     Sequences of different `new` lengths are packed (`thd`). spare: pages of the pool, and columns of the table, that no
-    sequence uses. extras draws further arguments.
+    sequence uses. magnitude: of quantised numbers. extras draws further arguments.
     """
 
     heads: tuple[int, int, int, int] = (4, 2, 16, 16)
@@ -49,6 +49,7 @@ class Case:
     kv_layout: str = "NHD"
     layout: str = "bshd"
     spare: int = 2
+    magnitude: float = 1.0
     extras: Extras = field(default=lambda _: {})
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -107,6 +108,9 @@ CASES: dict[str, Case] = {
     "e4m3 per channel": Case(k=(_FP8, "per_channel"), v=(_FP8, "per_channel")),
     "e4m3 per token": Case(k=(_FP8, "per_token_head"), v=(_FP8, "per_token_head")),
     "e4m3 per token, heads first": Case(k=(_FP8, "per_token_head"), v=(_FP8, "per_token_head"), kv_layout="HND"),
+    "descales below the normal numbers": Case(
+        k=(_FP8, "per_head"), v=(_FP8, "per_token_head"), magnitude=1e-39, lengths=(3, 70)
+    ),
     "e5m2": Case(k=(_E5M2, "per_tensor"), v=(_E5M2, "per_token_head")),
     "int8": Case(k=(_INT8, "per_channel"), v=(_INT8, "per_token_head")),
     "int8 per tensor": Case(k=(_INT8, "per_tensor"), v=(_INT8, "per_tensor")),
@@ -213,7 +217,7 @@ def _cache(
     form, granularity = kind
     if form == "dense":
         return _laid_out(values.to(dtype), case), None
-    values = values * torch.rand(width, generator=generator).mul(3).exp()
+    values = values * torch.rand(width, generator=generator).mul(3).exp() * case.magnitude
     stored = FORMATS[form]
     least, most = RANGES[str(stored).removeprefix("torch.")]
     reduced = {"per_tensor": (0, 1, 2, 3), "per_head": (0, 1, 3), "per_channel": (0, 1), "per_token_head": (3,)}[

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("triton", reason="compiles with Triton")
 pytestmark = pytest.mark.slow
 
-MOST_SPILLED = 96  # bytes of stack per thread, under every feature at once; 72 on triton 3.7.1
+MOST_SPILLED = 256  # bytes of stack per thread: new tokens over 8 bits by token, under every feature at once
 
 
 @pytest.fixture(scope="module")

@@ -67,6 +67,16 @@ def scaled_weights(p, scales, KIND: tl.constexpr):
     return (p * (scales / largest)[None, :]).to(KIND), largest
 
 
+@triton.jit
+def add_product(acc, weights, values, largest, PRECISION: tl.constexpr, V_SCALE: tl.constexpr):
+    """acc + weights values, where weights by token times `largest`."""
+    if V_SCALE == "token":
+        total = acc + tl.dot(weights, values, input_precision=PRECISION) * largest
+    else:
+        total = tl.dot(weights, values, acc, input_precision=PRECISION)
+    return total
+
+
 @triton.jit(do_not_specialize=_UNSPECIALIZED)
 def attend_split(
     q, k, v, out, lse, partial_out, partial_lse, facts, table, starts_q, lengths_k, k_descale, v_descale, sinks, slopes,
@@ -177,21 +187,18 @@ def attend_split(
             total = total * fade + tl.sum(p, 1)[:, None]
         v_rows = rows_in_cache(pages, step, lanes, v_strides[0], v_strides[1], PAGE_SIZE, BLOCK_N)
         v_tile = load_tile(v, v_strides, v_rows, inside, kv_head, head_dim_v, WIDTH_V, PADDED_DV, True)
+        largest = 1.0
         if V_SCALE == "token":
             scales = token_scales(v_descale, v_scale_strides, pages, step, lanes, inside, kv_head, PAGE_SIZE, BLOCK_N)
             weights, largest = scaled_weights(p, scales, PV_TYPE)
-            fade = fade / largest  # acc counts in units of the tile's largest descale
         else:
             weights = p.to(PV_TYPE)
         if PAIRED:
             even, odd = even_and_odd(v_tile, V_PAIRS, HARDWARE)
-            acc = tl.dot(weights, even, acc * fade)
-            odd_acc = tl.dot(weights, odd, odd_acc * fade)
+            acc = add_product(acc * fade, weights, even, largest, PRECISION, V_SCALE)
+            odd_acc = add_product(odd_acc * fade, weights, odd, largest, PRECISION, V_SCALE)
         else:
-            acc = tl.dot(weights, widened(v_tile, PV_TYPE, HARDWARE), acc * fade, input_precision=PRECISION)
-        if V_SCALE == "token":
-            acc *= largest
-            odd_acc *= largest
+            acc = add_product(acc * fade, weights, widened(v_tile, PV_TYPE, HARDWARE), largest, PRECISION, V_SCALE)
         top = top_new
         pages = pages_ahead
 

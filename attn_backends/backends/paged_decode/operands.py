@@ -106,7 +106,7 @@ def _sizes(call: Call, table: torch.Tensor) -> Sizes:
         longest_q, heads = call.q.shape[1:3] if call.layout == "bshd" else (call.q.shape[2], call.q.shape[1])
         total_q = batch * longest_q
     return Sizes(
-        batch, kv_heads, heads // kv_heads, longest_q, columns * page_size, width, call.v.shape[-1], pages, page_size,
+        batch, kv_heads, heads // kv_heads, longest_q, columns * page_size if pages else 0, width, call.v.shape[-1], pages, page_size,
         total_q,
     )  # fmt: skip
 
