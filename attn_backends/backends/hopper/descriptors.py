@@ -6,12 +6,16 @@ written, so that ragged tiles need no code.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from triton.experimental.gluon.language import NVMMASharedLayout
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 if TYPE_CHECKING:
     import torch
 
 ALIGNMENT = 16  # bytes
+TILE = NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=4)  # how a tile lies in shared memory
 
 
 def heads_first(tensor: torch.Tensor, layout: str) -> torch.Tensor:
@@ -28,13 +32,9 @@ def describable(tensor: torch.Tensor) -> bool:
     return all(extent == 1 or (stride > 0 and stride * size % ALIGNMENT == 0) for stride, extent in outer)
 
 
-def describe(tensor: torch.Tensor, rows: int) -> Any:
+def describe(tensor: torch.Tensor, rows: int) -> TensorDescriptor:
     """A descriptor of a describable tensor [batch, head, token, width], in blocks of `rows` tokens."""
-    from triton.experimental.gluon.language import NVMMASharedLayout
-    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-
     shape = list(tensor.shape)
     unit = ALIGNMENT // tensor.element_size()
     strides = [unit if extent == 1 else step for step, extent in zip(tensor.stride()[:3], shape[:3], strict=True)]
-    memory = NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=4)
-    return TensorDescriptor(tensor, shape, [*strides, 1], [1, 1, rows, shape[3]], memory)
+    return TensorDescriptor(tensor, shape, [*strides, 1], [1, 1, rows, shape[3]], TILE)
