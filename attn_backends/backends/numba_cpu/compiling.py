@@ -1,0 +1,83 @@
+"""The compiled kernel: one per storage (float32, 16 bits), kept on disk, in a folder named after everything it is made of.
+
+numba's own cache looks at the file of the compiled function alone, so a change in another file of this package would go
+unnoticed; and it would write beside the sources. `NUMBA_CACHE_DIR` is kept where it is set. A folder that cannot be
+written costs the time of compiling, nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numba
+import platformdirs
+from numba import types
+
+from attn_backends.backends.numba_cpu.driver import attend_all
+
+Kernel = Callable[..., None]
+
+
+@cache
+def kernel(storage: str) -> Kernel:
+    """The kernel for q, k and v stored as "float32" or "uint16"."""
+    with _cache_folder() as kept:
+        options = {"parallel": True, "nogil": True, "fastmath": False}
+        try:
+            return _compiled(storage, {**options, "cache": kept})
+        except (OSError, RuntimeError):  # of a cache that broke meanwhile: numba writes before it returns
+            if not kept:
+                raise
+            return _compiled(storage, options)
+
+
+def _compiled(storage: str, options: dict[str, Any]) -> Kernel:
+    made: Kernel = numba.njit([_signature(storage)], **options)(attend_all)
+    return made
+
+
+def _signature(storage: str) -> Any:
+    """Any strides everywhere: one compilation serves them all."""
+
+    def array(name: str, dims: int) -> Any:
+        return types.Array(getattr(types, name), dims, "A")
+
+    stored = [array(storage, 4)] * 3
+    masks = [array("float32", 4), *[array("uint8", 4)] * 3, array("float32", 2), array("float32", 1)]
+    results = [array("float32", 4), array("float32", 3)]
+    return types.void(
+        array("int64", 2), *stored, array("int32", 2), *masks, array("int64", 1), array("float32", 1), *results
+    )
+
+
+@contextmanager
+def _cache_folder() -> Iterator[bool]:
+    """Let numba keep what is compiled inside in our folder; False where that cannot be written."""
+    before = numba.config.CACHE_DIR
+    folder = Path(before or platformdirs.user_cache_dir("attn-backends")) / f"numba_cpu-{_digest()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = os.access(folder, os.W_OK)
+    except OSError:
+        kept = False
+    numba.config.CACHE_DIR = str(folder)
+    try:
+        yield kept
+    finally:
+        numba.config.CACHE_DIR = before
+
+
+def _digest() -> str:
+    """Of this package's sources and of numba's version."""
+    digest = hashlib.sha256(numba.__version__.encode())
+    for source in sorted(files(__package__).iterdir(), key=lambda one: one.name):
+        if source.name.endswith(".py"):
+            digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    return digest.hexdigest()[:16]

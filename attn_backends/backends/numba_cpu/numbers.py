@@ -1,0 +1,70 @@
+"""Numbers inside the kernel: 16-bit storage to float32, powers of two, tanh; all of it vectorises.
+
+float16 and bfloat16 arrive as uint16, which is how numba can hold them. Comparisons keep NaN: a NaN stays one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from attn_backends.backends.numba_cpu.flags import FAST
+
+LOG2E = np.float32(1.4426950408889634)
+LEAST_EXPONENT = np.float32(-126.0)
+ZERO, HALF, ONE, TWO = np.float32(0.0), np.float32(0.5), np.float32(1.0), np.float32(2.0)
+
+
+@intrinsic
+def bits_as_float(_context: Any, bits: Any) -> Any:
+    """The float32 with these 32 bits (int32)."""
+
+    def build(_context: Any, builder: Any, _signature: Any, given: Any) -> Any:
+        return builder.bitcast(given[0], ir.FloatType())
+
+    return types.float32(types.int32), build
+
+
+@intrinsic
+def half_as_float(_context: Any, bits: Any) -> Any:
+    """The float32 of a float16 with these 16 bits (uint16), subnormal numbers included."""
+
+    def build(_context: Any, builder: Any, _signature: Any, given: Any) -> Any:
+        return builder.fpext(builder.bitcast(given[0], ir.HalfType()), ir.FloatType())
+
+    return types.float32(types.uint16), build
+
+
+@njit(inline="always", fastmath=FAST)
+def exp2(x: Any) -> Any:
+    """2^x for x <= 0 or a little above, relative error 2e-7; 0 below -126, where -inf lies; NaN of NaN.
+
+    2^n p(f) with n = floor(x + 1/2), f = x - n and the Taylor polynomial of 2^f, whose seventh term is below 1.3e-7.
+    """
+    n = np.floor(x + HALF)
+    f = x - n
+    p = np.float32(1.5403530e-4)
+    p = p * f + np.float32(1.3333558e-3)
+    p = p * f + np.float32(9.6181291e-3)
+    p = p * f + np.float32(5.5504109e-2)
+    p = p * f + np.float32(2.4022651e-1)
+    p = p * f + np.float32(6.9314718e-1)
+    p = p * f + ONE
+    power = p * bits_as_float((np.int32(n) + np.int32(127)) << np.int32(23))
+    return ZERO if x < LEAST_EXPONENT else power
+
+
+@njit(inline="always", fastmath=FAST)
+def tanh(x: Any) -> Any:
+    """tanh by one power of a number <= 0; by its series where that would cancel."""
+    e = exp2(abs(x) * (-TWO * LOG2E))
+    size = (ONE - e) / (ONE + e)
+    square = x * x
+    series = x * (ONE - square * (np.float32(1 / 3) - np.float32(2 / 15) * square))
+    if abs(x) < np.float32(0.04):
+        return series
+    return -size if x < ZERO else size
