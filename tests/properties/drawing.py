@@ -34,9 +34,9 @@ def draw_device(rng: random.Random) -> str:
 
 
 def draw_request(rng: random.Random) -> Request:
-    """A legal request: plain ones, ones with a few features, and any mixture at all."""
-    level = rng.choice(("plain", "plain", "some", "any"))
-    fields = {"plain": _plain, "some": _some, "any": _any}[level](rng)
+    """A legal request: plain ones, over a cache or not, ones with a few features, and any mixture at all."""
+    level = rng.choice(("plain", "plain", "plain", "cached", "some", "any"))
+    fields = {"plain": _plain, "cached": _cached, "some": _some, "any": _any}[level](rng)
     request = Request(**fields)
     return _with_strides(rng, request) if rng.random() < 0.2 else request
 
@@ -63,10 +63,10 @@ def _plain(rng: random.Random) -> dict[str, Any]:
     kv_heads = rng.choice((1, 2, 8))
     seq_k = rng.choice((1, 64, 127, 512, 4096))
     seq_q = seq_k if rng.random() < 0.8 else rng.choice((1, 64, 512))
-    width = rng.choice((64, 80, 128))
+    width = rng.choice((64, 64, 80, 128, 128))
     layout = rng.choice(("bshd", "bshd", "bhsd", "thd"))
     return {
-        "dtype": rng.choice(("float16", "bfloat16", "bfloat16", "float32")),
+        "dtype": rng.choice(("float16", "bfloat16", "bfloat16", "bfloat16", "float32")),
         "layout": layout,
         "varlen": layout == "thd",
         "phase": "prefill" if seq_q > 1 else "decode",
@@ -78,6 +78,28 @@ def _plain(rng: random.Random) -> dict[str, Any]:
         "head_dim_qk": width,
         "head_dim_v": width,
         "causal": rng.random() < 0.5,
+        "alignment": rng.choice((1, 16, 16, 256)),
+    }
+
+
+def _cached(rng: random.Random) -> dict[str, Any]:
+    """What a serving engine asks: new tokens over a paged cache."""
+    new = rng.choice((1, 1, 4, 512))
+    stored = rng.choice(("dense", "dense", "scaled-fp8-e4m3", "scaled-int8"))
+    return {
+        **_plain(rng),
+        "layout": "bshd",
+        "varlen": False,
+        "phase": "decode" if new == 1 else "append",
+        "seq_q": new,
+        "seq_k": rng.choice((512, 4096, 100_000)),
+        "causal": True,
+        "page_size": rng.choice((1, 16, 64)),
+        "kv_layout": rng.choice(("NHD", "HND")),
+        "k_format": stored,
+        "v_format": stored,
+        "k_granularity": "none" if stored == "dense" else "per_head",
+        "v_granularity": "none" if stored == "dense" else "per_head",
     }
 
 
