@@ -23,6 +23,10 @@ from hypothesis import strategies as st
 
 from attn_backends.backends.numba_cpu import blas
 from attn_backends.backends.numba_cpu.flags import (
+    BOTTOM_RIGHT,
+    LEFT,
+    NUMBERS,
+    RIGHT,
     T_FIRST_HEAD,
     T_FIRST_ROW,
     T_HEADS,
@@ -31,6 +35,7 @@ from attn_backends.backends.numba_cpu.flags import (
     T_SEQUENCE,
 )
 from attn_backends.backends.numba_cpu.numbers import exp2, half_as_float, tanh
+from attn_backends.backends.numba_cpu.scores import stretch
 from attn_backends.backends.numba_cpu.tasks import TILE_ROWS, Span, tasks_of
 from attn_backends.backends.numba_cpu.tile import TILE_KEYS
 
@@ -258,6 +263,40 @@ def test_every_row_of_every_head_is_in_one_task(
         (b, head, row) for b, (a, _) in enumerate(lengths) for head in range(kv_heads * group) for row in range(a)
     ]
     assert sorted(seen) == wanted
+
+
+@pytest.mark.parametrize(("seq_q", "seq_k"), [(200, 3), (3, 200), (5, 0), (1, 1)])
+@pytest.mark.parametrize("bottom_right", [False, True])
+@pytest.mark.parametrize("window", [(-1, -1), (0, 0), (0, 2**31), (2**31, 0), (7, -1)], ids=str)
+def test_no_window_reaches_past_the_keys(window: tuple[int, int], bottom_right: bool, seq_q: int, seq_k: int) -> None:
+    """Queries whose window stands behind the last key read nothing: memory there belongs to others."""
+    asked = np.zeros(NUMBERS, np.int64)
+    asked[LEFT], asked[RIGHT], asked[BOTTOM_RIGHT] = *window, bottom_right
+    for i in range(seq_q):
+        first, end = stretch(asked, i, seq_q, seq_k)
+        assert 0 <= first <= end <= seq_k
+
+
+def test_a_window_behind_the_last_page_looks_up_no_page() -> None:
+    """What the table holds there is no page; rows that see no key are 0."""
+    q, k, v, more = paged(seq_q=150)
+    compare(q, k, v, more | {"window_left": 0, "causal_alignment": "top_left"}, LIMITS[torch.float32])
+
+
+@pytest.mark.parametrize("seq_k", [5, TILE_KEYS + 5])
+@pytest.mark.parametrize("place", ["query", "keys", "sink", "slope"])
+def test_what_is_not_a_number_is_not_taken_for_nothing(place: str, seq_k: int) -> None:
+    """A row of which every score is NaN is NaN, as eager's is, not the 0 of a row without keys."""
+    q, k, v, _ = dense(seq_q=3, seq_k=seq_k, kv_heads=4)
+    sinks, slopes = torch.zeros(4), torch.ones(4)
+    {"query": q[:, :, 1], "keys": k[:, :, 1], "sink": sinks[1:2], "slope": slopes[1:2]}[place].fill_(float("nan"))
+    more = {"sink": {"sinks": sinks}, "slope": {"alibi_slopes": slopes}}.get(place, {})
+    found = attn_backends.attention(q, k, v, backend="numba_cpu", return_lse=True, **more)
+    right = attn_backends.attention(q, k, v, backend="eager", return_lse=True, **more)
+    for one, other in zip(found, right, strict=True):
+        assert torch.equal(one.isnan(), other.isnan())
+        assert torch.allclose(one, other, atol=1e-5, equal_nan=True)
+    assert found[0][:, :, 1].isnan().all()
 
 
 def test_powers_and_tanh_are_as_near_as_they_say() -> None:

@@ -42,9 +42,12 @@ place = np.uint64
 
 @njit(inline="always")
 def stretch(asked: Any, i: Any, seq_q: Any, seq_k: Any) -> Any:
-    """(first, end) of the keys that causal and windows leave to query i; LEFT and RIGHT are -1 where unbounded."""
+    """(first, end) of the keys that causal and windows leave to query i; LEFT and RIGHT are -1 where unbounded.
+
+    0 <= first <= end <= seq_k, also for a query whose window stands behind the last key.
+    """
     position = i + (seq_k - seq_q if asked[BOTTOM_RIGHT] else 0)
-    first = max(0, position - asked[LEFT]) if asked[LEFT] >= 0 else 0
+    first = min(max(0, position - asked[LEFT]), seq_k) if asked[LEFT] >= 0 else 0
     end = min(seq_k, position + asked[RIGHT] + 1) if asked[RIGHT] >= 0 else seq_k
     return first, max(first, end)
 

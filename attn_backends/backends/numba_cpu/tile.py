@@ -167,16 +167,19 @@ def _product_of_seen(weights: Any, values: Any, product: Any) -> None:
 
 @njit(fastmath=FAST)
 def _finish(acc: Any, r: Any, top: Any, total: Any, sink: Any, out: Any, lse: Any, where: Any) -> None:
-    """Write row r of the sums to `where` in out and its LSE; the sink enters here, once. What saw nothing is 0."""
+    """Write row r of the sums to `where` in out and its LSE; the sink enters here, once. What saw nothing is 0.
+
+    A row that saw a key has a sum of 1 or more, or NaN: no maximum tells the two apart where every score is NaN.
+    """
     entry, head, token = where
     newest = max(top, sink)
-    if newest == MINUS_INF:
+    if total == ZERO and sink == MINUS_INF:
         lse[entry, head, token] = MINUS_INF
         for d in range(acc.shape[1]):
             out[entry, head, token, d] = ZERO
         return
     fade = exp2((top - newest) * LOG2E)
-    whole = total * fade + (exp2((sink - newest) * LOG2E) if sink > MINUS_INF else ZERO)
+    whole = total * fade + (exp2((sink - newest) * LOG2E) if sink != MINUS_INF else ZERO)
     lse[entry, head, token] = newest + np.float32(np.log(whole))
     for d in range(acc.shape[1]):
         out[entry, head, token, d] = acc[r, d] * fade / whole
