@@ -19,7 +19,7 @@ from attn_backends.backends.eager import adapter as eager
 from attn_backends.call import Call
 
 WIDTH, HEADS, KV_HEADS = 8, 2, 1
-ARCHITECTURES = ((7, 0), (8, 0), (9, 0), (12, 0))
+ARCHITECTURES = ((7, 5), (8, 0), (9, 0), (12, 0))
 
 # name: (Sq, Sk, further fields of the call); `starts` makes it a packed call, `dtype` and `widths` another tensor.
 CASES: dict[str, tuple[int, int, dict[str, Any]]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +22,7 @@ pytest.importorskip("numba")
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attn_backends.backends.numba_cpu import blas
+from attn_backends.backends.numba_cpu import blas, compiling
 from attn_backends.backends.numba_cpu.flags import (
     BOTTOM_RIGHT,
     LEFT,
@@ -327,6 +328,44 @@ def test_every_float16_is_read_right() -> None:
     np.testing.assert_array_equal(into, bits.view(np.float16).astype(np.float32))
 
 
+def test_the_callers_number_of_threads_is_put_back() -> None:
+    """Of numba's threads, by which its own loops run."""
+    import numba
+
+    before, torchs = numba.get_num_threads(), torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
+        attn_backends.attention(*dense()[:3], backend="numba_cpu")
+        assert numba.get_num_threads() == numba.config.NUMBA_NUM_THREADS
+    finally:
+        torch.set_num_threads(torchs)
+        numba.set_num_threads(before)
+
+
+def test_one_thread_compiles_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where several make their first call at once: one compilation, one folder, numba's own setting as before."""
+    import numba
+
+    folders = []
+
+    def compiled(*_: Any, **__: Any) -> Callable[..., None]:
+        folders.append(numba.config.CACHE_DIR)
+        time.sleep(0.05)
+        return lambda *_: None
+
+    before = numba.config.CACHE_DIR
+    monkeypatch.setattr(compiling, "_compiled", compiled)
+    compiling.kernel.cache_clear()
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda one: attn_backends.attention(*one[:3], backend="numba_cpu"), [dense()] * 4))
+    finally:
+        compiling.kernel.cache_clear()
+    assert len(folders) == 1
+    assert before == numba.config.CACHE_DIR
+
+
 CALL = """
 import torch, attn_backends
 q = torch.randn(1, 8, 2, 16)
@@ -335,24 +374,84 @@ assert torch.allclose(attn_backends.attention(q, q, q, causal=True, backend="num
 """
 
 
-def run_apart(folder: str) -> None:
+FORKS = """
+import os, threading, warnings
+warnings.simplefilter("ignore")  # Python's own about threads and forks
+import torch, attn_backends
+q = torch.randn(1, 300, 2, 16)
+right = attn_backends.attention(q, q, q, causal=True, backend="eager")
+
+def call():
+    assert torch.allclose(attn_backends.attention(q, q, q, causal=True, backend="numba_cpu"), right, atol=1e-6)
+
+def calls():
+    while not done.is_set():
+        call()
+
+call()
+done = threading.Event()
+other = threading.Thread(target=calls)
+other.start()
+for _ in range(8):
+    child = os.fork()
+    if not child:
+        call()
+        from attn_backends.backends.numba_cpu import blas
+        os._exit(0 if {one.get_num_threads() for one in blas._libraries()} == {2} else 1)
+    assert os.waitpid(child, 0)[1] == 0
+done.set()
+other.join()
+call()
+"""
+
+HALVES = """
+import numpy as np
+from numba import njit
+from attn_backends.backends.numba_cpu.numbers import half_as_float
+
+@njit
+def convert(bits, into):
+    for i in range(bits.shape[0]):
+        into[i] = half_as_float(bits[i])
+
+bits = np.arange(2**16, dtype=np.uint16)
+into = np.empty(2**16, np.float32)
+convert(bits, into)
+np.testing.assert_array_equal(into, bits.view(np.float16).astype(np.float32))
+np.testing.assert_array_equal(np.signbit(into), bits >= 2**15)
+"""
+
+
+def run_apart(script: str, **environment: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", CALL],
-        env={**os.environ, "NUMBA_CACHE_DIR": folder},
+        [sys.executable, "-c", script],
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         check=False,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_calls_as_its_parent_does() -> None:
+    """Also where another thread is in the middle of a call when the parent forks."""
+    run_apart(FORKS, OPENBLAS_NUM_THREADS="2")
+
+
+def test_halves_are_read_right_without_an_instruction_for_them() -> None:
+    """As on a virtual processor that has the least of x86-64."""
+    run_apart(HALVES, NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="")
 
 
 @pytest.mark.slow
 def test_what_was_compiled_is_found_by_the_next_process(tmp_path: Path) -> None:
     """The second process writes nothing: it loaded."""
-    run_apart(str(tmp_path))
+    run_apart(CALL, NUMBA_CACHE_DIR=str(tmp_path))
     kept = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.nb?")}
     assert kept
-    run_apart(str(tmp_path))
+    run_apart(CALL, NUMBA_CACHE_DIR=str(tmp_path))
     assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.nb?")} == kept
 
 
@@ -360,4 +459,16 @@ def test_what_was_compiled_is_found_by_the_next_process(tmp_path: Path) -> None:
 def test_a_cache_that_cannot_be_written_costs_time_alone(tmp_path: Path) -> None:
     """A file where the folder should be: no folder can be made below it."""
     (tmp_path / "file").write_text("")
-    run_apart(str(tmp_path / "file"))
+    run_apart(CALL, NUMBA_CACHE_DIR=str(tmp_path / "file"))
+
+
+@pytest.mark.slow
+def test_a_torn_cache_costs_time_alone(tmp_path: Path) -> None:
+    """A file that a full disk or a crash cut off is thrown away."""
+    run_apart(CALL, NUMBA_CACHE_DIR=str(tmp_path))
+    torn = list(tmp_path.rglob("*.nbc"))
+    for file in torn:
+        file.write_bytes(file.read_bytes()[:1000])
+    run_apart(CALL, NUMBA_CACHE_DIR=str(tmp_path))
+    assert torn
+    assert not any(file.exists() for file in torn)
