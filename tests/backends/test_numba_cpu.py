@@ -390,7 +390,7 @@ def calls():
 
 call()
 done = threading.Event()
-other = threading.Thread(target=calls)
+other = threading.Thread(target=calls, daemon=True)
 other.start()
 for _ in range(8):
     child = os.fork()

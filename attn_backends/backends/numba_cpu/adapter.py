@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numba
 import torch
 
 from attn_backends.backends.numba_cpu.blas import in_turn
 from attn_backends.backends.numba_cpu.compiling import kernel
 from attn_backends.backends.numba_cpu.operands import arrays_of, asked_of, band_of, masks_of, numbers_of, spans_of
 from attn_backends.backends.numba_cpu.tasks import tasks_of
+from attn_backends.backends.numba_cpu.team import side_by_side, team
 
 if TYPE_CHECKING:
     from attn_backends.call import Call
@@ -30,9 +30,8 @@ def run(call: Call) -> None:
     tensors = arrays_of(call, out, lse)
     heads, kv_heads = tensors.q.shape[1], tensors.k.shape[1]
     tasks = tasks_of(spans_of(call), kv_heads, heads // kv_heads, band_of(call))
-    launch = kernel(str(tensors.q.dtype))
-    with in_turn(), numba.parallel_chunksize(1):
-        numba.set_num_threads(max(1, min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)))
+    with in_turn(), team():
+        launch = kernel(str(tensors.q.dtype), side_by_side())
         launch(
             tasks, tensors.q, tensors.k, tensors.v, tensors.table, *masks_of(call), asked_of(call), numbers_of(call),
             tensors.out, tensors.lse,

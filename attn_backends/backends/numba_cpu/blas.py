@@ -1,11 +1,13 @@
 """One thread per BLAS call: the tasks are what runs side by side, and products inside them are small.
 
 The library is scipy's, through which numba multiplies. Its number of threads belongs to the whole process, so it is put
-back after the call; calls of several threads take turns meanwhile.
+back after the call; calls of several threads take turns meanwhile, and a fork waits for the turn, so that no child starts
+with a lock that nobody releases or with a setting that nobody puts back.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +19,9 @@ import scipy
 import scipy.linalg.cython_blas  # loads the library that is looked for
 from threadpoolctl import ThreadpoolController
 
-_turn = threading.Lock()
+_turn = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_turn.acquire, after_in_parent=_turn.release, after_in_child=_turn.release)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The compiled kernel: one per storage (float32, 16 bits), kept on disk, in a folder named after everything it is made of.
+"""The compiled kernel: one per storage (float32, 16 bits) and way to run tasks, kept on disk, in a folder named after everything it is made of.
 
 numba's own cache looks at the file of the compiled function alone, so a change in another file of this package would go
 unnoticed; and it would write beside the sources. `NUMBA_CACHE_DIR` is kept where it is set. A folder that cannot be
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -20,26 +21,27 @@ import numba
 import platformdirs
 from numba import types
 
-from attn_backends.backends.numba_cpu.driver import attend_all
+from attn_backends.backends.numba_cpu.driver import attend_all, attend_in_order
 
 Kernel = Callable[..., None]
 
 
 @cache
-def kernel(storage: str) -> Kernel:
-    """The kernel for q, k and v stored as "float32" or "uint16"."""
-    with _cache_folder() as kept:
-        options = {"parallel": True, "nogil": True, "fastmath": False}
+def kernel(storage: str, side_by_side: bool) -> Kernel:
+    """The kernel for q, k and v stored as "float32" or "uint16", for several threads or one. Call it in turn (blas.py)."""
+    with _cache_folder() as folder:
         try:
-            return _compiled(storage, {**options, "cache": kept})
-        except (OSError, RuntimeError):  # of a cache that broke meanwhile: numba writes before it returns
-            if not kept:
+            return _compiled(storage, side_by_side, cached=folder is not None)
+        except Exception:  # of any kind where a file in the cache is torn; OSError where the disk is full
+            if folder is None:
                 raise
-            return _compiled(storage, options)
+            shutil.rmtree(folder, ignore_errors=True)
+            return _compiled(storage, side_by_side, cached=False)
 
 
-def _compiled(storage: str, options: dict[str, Any]) -> Kernel:
-    made: Kernel = numba.njit([_signature(storage)], **options)(attend_all)
+def _compiled(storage: str, side_by_side: bool, *, cached: bool) -> Kernel:
+    compiler = numba.njit([_signature(storage)], parallel=side_by_side, nogil=True, fastmath=False, cache=cached)
+    made: Kernel = compiler(attend_all if side_by_side else attend_in_order)
     return made
 
 
@@ -58,8 +60,8 @@ def _signature(storage: str) -> Any:
 
 
 @contextmanager
-def _cache_folder() -> Iterator[bool]:
-    """Let numba keep what is compiled inside in our folder; False where that cannot be written."""
+def _cache_folder() -> Iterator[Path | None]:
+    """Let numba keep what is compiled inside in our folder; None where that cannot be written."""
     before = numba.config.CACHE_DIR
     folder = Path(before or platformdirs.user_cache_dir("attn-backends")) / f"numba_cpu-{_digest()}"
     try:
@@ -69,7 +71,7 @@ def _cache_folder() -> Iterator[bool]:
         kept = False
     numba.config.CACHE_DIR = str(folder)
     try:
-        yield kept
+        yield folder if kept else None
     finally:
         numba.config.CACHE_DIR = before
 

@@ -33,10 +33,28 @@ def bits_as_float(_context: Any, bits: Any) -> Any:
 def half_as_float(_context: Any, bits: Any) -> Any:
     """The float32 of a float16 with these 16 bits (uint16), subnormal numbers included."""
 
-    def build(_context: Any, builder: Any, _signature: Any, given: Any) -> Any:
+    def build(context: Any, builder: Any, _signature: Any, given: Any) -> Any:
+        triple, _, features = context.codegen().magic_tuple()
+        if triple.startswith(("x86", "i686")) and "+f16c" not in features:
+            return _half_by_arithmetic(builder, given[0])
         return builder.fpext(builder.bitcast(given[0], ir.HalfType()), ir.FloatType())
 
     return types.float32(types.uint16), build
+
+
+def _half_by_arithmetic(builder: Any, bits: Any) -> Any:
+    """For processors that have no instruction for it, virtual ones among them: llvm would call a function that is not there.
+
+    Exponent and fraction in float32's places, times 2^112, the difference of the two exponents' origins.
+    """
+    whole, single = ir.IntType(32), ir.FloatType()
+    wide = builder.zext(bits, whole)
+    size = builder.shl(builder.and_(wide, whole(0x7FFF)), whole(13))
+    finite = builder.bitcast(builder.fmul(builder.bitcast(size, single), single(2.0**112)), whole)
+    far = builder.icmp_unsigned(">=", size, whole(0x1F << 23))  # inf and NaN
+    moved = builder.select(far, builder.or_(size, whole(0xFF << 23)), finite)
+    sign = builder.shl(builder.and_(wide, whole(0x8000)), whole(16))
+    return builder.bitcast(builder.or_(moved, sign), single)
 
 
 @njit(inline="always", fastmath=FAST)
