@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,9 @@ POSITIVE = click.IntRange(min=1)
 @click.option("--causal", is_flag=True, help="Later keys are hidden.")
 @click.option("--rows", type=POSITIVE, default=64, show_default=True, help="Query rows per head that are computed.")
 @click.option("--budget", type=click.FloatRange(0, min_open=True), help="Largest relative error that is acceptable.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the numbers and the rotation.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of the numbers and the rotation."
+)
 @click.option("--device", default="cpu", show_default=True, help="Where it is computed: cpu, cuda, cuda:1.")
 @json_option
 def command(as_json: bool, budget: float | None, **given: Any) -> None:
@@ -48,6 +51,8 @@ def command(as_json: bool, budget: float | None, **given: Any) -> None:
     attn-backends quantization-error --head-dim 128 --causal --outliers 0.001
     attn-backends quantization-error --file layer17.pt --budget 0.02
     """  # noqa: D301  # \b is how click is told not to fill a paragraph
+    if budget is not None and not math.isfinite(budget):
+        raise click.BadParameter(f"{budget} is no finite number.", param_hint="'--budget'")
     found = _estimated(given)
     if as_json:
         within = None if budget is None else [one.name for one in found.within(budget)]
@@ -61,12 +66,13 @@ def command(as_json: bool, budget: float | None, **given: Any) -> None:
 def _estimated(given: dict[str, Any]) -> ErrorBudget:
     try:
         from attn_backends.error_budget.estimate import quantization_error
-        from attn_backends.error_budget.samples import drawn, loaded
+        from attn_backends.error_budget.samples import check_device, drawn, loaded
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise Failure("errors are estimated on tensors, and torch is not installed", "pip install torch") from None
     seed, device, layout = given["seed"], given["device"], given["layout"]
+    check_device(device)
     if given["file"] is not None:
         tensors = loaded(given["file"], device)
     else:

@@ -13,7 +13,14 @@ from attn_backends.error_budget.formats import through, weights_through
 from attn_backends.error_budget.hadamard import rotated
 from attn_backends.error_budget.options import BITS, OPTIONS, Option
 from attn_backends.errors import RequestError
+from attn_backends.fields import FLAG, SCALE, SOFTCAP, Check, Field, whole
 
+SEED = Check(lambda value: type(value) is int and 0 <= value < 2**63, "a whole number from 0 to 2**63 - 1", "int")
+NUMBERS = (
+    Field("causal", FLAG), Field("window_left", whole(-1)), Field("window_right", whole(-1)), Field("rows", whole(1)),
+    Field("softmax_scale", SCALE), Field("softcap", SOFTCAP), Field("seed", SEED),
+)  # fmt: skip
+LARGEST = torch.finfo(torch.float32).max  # with it squares of outputs and products of three stay within float64
 LAYOUTS = {"bshd": (0, 2, 1, 3), "bhsd": (0, 1, 2, 3)}  # to [B, H, S, D]
 
 
@@ -48,7 +55,7 @@ def quantization_error(
     """The relative error of each way to quantise, on these tensors, before any kernel runs.
 
     q: [B, Sq, Hq, D] (`bshd`) or [B, Hq, Sq, D] (`bhsd`), k and v likewise with Sk, Hkv, D and Dv; any floating dtype and
-        device; finite. Masks as `attention` has them, causal on the bottom-right diagonal.
+        device; finite, within float32's range. Masks as `attention` has them, causal on the bottom-right diagonal.
     options: names of `attn_backends.error_budget.options.OPTIONS`; None for all, in their order.
     rows: query rows per head that are computed, evenly spread, first and last included; all keys are used.
     seed: of the random rotation.
@@ -57,7 +64,8 @@ def quantization_error(
     second product's unit takes them. A kernel's own accumulation adds to that. Raises RequestError for a wrong argument.
     """
     chosen = _options(options)
-    _check(q, k, v, layout, rows)
+    _check_numbers((causal, window_left, window_right, rows, softmax_scale, softcap, seed))
+    _check(q, k, v, layout)
     order = LAYOUTS[layout]
     q, k, v = (tensor.detach().permute(order).double() for tensor in (q, k, v))
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
@@ -81,18 +89,28 @@ def _options(names: Sequence[str] | None) -> tuple[Option, ...]:
     if names is None:
         return OPTIONS
     known = {one.name: one for one in OPTIONS}
+    if isinstance(names, str):
+        raise RequestError("options", names, "a list of names")
     for name in names:
         if name not in known:
             raise RequestError("options", name, "one of " + ", ".join(known))
     return tuple(known[name] for name in names)
 
 
-def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: str, rows: int) -> None:
+def _check_numbers(given: tuple[object, ...]) -> None:
+    """In the order of NUMBERS."""
+    for field, value in zip(NUMBERS, given, strict=True):
+        field.verify(value)
+    scale = given[4]
+    if isinstance(scale, int | float) and abs(scale) > LARGEST:
+        raise RequestError("softmax_scale", scale, "a number within float32's range")
+
+
+def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: str) -> None:
     if layout not in LAYOUTS:
         raise RequestError("layout", layout, "one of " + ", ".join(LAYOUTS))
-    if rows < 1:
-        raise RequestError("rows", rows, "a number >= 1")
     for name, tensor in (("q", q), ("k", k), ("v", v)):
+        _check_plain(name, tensor)
         if tensor.dim() != 4 or not tensor.is_floating_point() or tensor.element_size() < 2 or not tensor.numel():
             allowed = "4 dims, none of them empty, of a floating dtype of 16 bits or more"
             raise RequestError(name, f"{tuple(tensor.shape)} {tensor.dtype}", allowed)
@@ -105,6 +123,13 @@ def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: str, rows:
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not bool(tensor.isfinite().all()):
             raise RequestError(name, "inf or NaN", f"finite numbers in all {tensor.shape[tokens]} tokens")
+        if float(tensor.abs().max()) > LARGEST:
+            raise RequestError(name, f"{float(tensor.abs().max()):.3g}", "numbers within float32's range")
+
+
+def _check_plain(name: str, tensor: object) -> None:
+    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_meta:
+        raise RequestError(name, type(tensor).__name__, "a strided torch.Tensor with data")
 
 
 def _quantised(call: _Call, option: Option, seed: int) -> torch.Tensor:

@@ -13,6 +13,15 @@ OUTLIERS = 0.001  # of all numbers
 OUTLIER_DEVIATION = 10.0
 
 
+def check_device(name: str) -> None:
+    """Raise RequestError unless this machine's torch computes there."""
+    try:
+        torch.zeros(1, device=name).item()
+    except (RuntimeError, AssertionError) as error:  # AssertionError: torch was built without CUDA
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise RequestError("device", name, "cpu, or a device of this machine", hint=reason) from error
+
+
 def drawn(
     *, batch: int, seq: int, heads: int, kv_heads: int, head_dim: int, outliers: float, seed: int, device: str = "cpu"
 ) -> Triple:

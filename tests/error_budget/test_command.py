@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +69,22 @@ def test_a_file_with_something_else_is_refused(tmp_path: Path, content: Any, mes
     answer = run("--file", path)
     assert answer.exit_code == 2
     assert message in answer.output
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("--kv-heads", 3), "divide"),
+        (("--device", "nowhere"), "device: .*a device of this machine"),
+        (("--device", "meta"), "device: .*a device of this machine"),
+        (("--budget", "inf", "--json"), "--budget"),
+        (("--budget", "nan", "--json"), "--budget"),
+        (("--seed", 2**70), "--seed"),
+    ],
+    ids=lambda one: " ".join(map(str, one)) if isinstance(one, tuple) else "",
+)
+def test_a_wrong_option_is_a_sentence_and_exit_code_2(given: tuple[object, ...], message: str) -> None:
+    """No traceback, and nothing but numbers in JSON."""
+    answer = run(*SMALL, *given)
+    assert answer.exit_code == 2
+    assert re.search(message, answer.output)
