@@ -37,7 +37,7 @@ from attn_backends.backends.numba_cpu.flags import (
 )
 from attn_backends.backends.numba_cpu.numbers import exp2, half_as_float, tanh
 from attn_backends.backends.numba_cpu.scores import stretch
-from attn_backends.backends.numba_cpu.tasks import TILE_ROWS, Span, tasks_of
+from attn_backends.backends.numba_cpu.tasks import TILE_ROWS, Span, dealt, tasks_of
 from attn_backends.backends.numba_cpu.tile import TILE_KEYS
 
 LIMITS = {torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
@@ -298,6 +298,18 @@ def test_what_is_not_a_number_is_not_taken_for_nothing(place: str, seq_k: int) -
         assert torch.equal(one.isnan(), other.isnan())
         assert torch.allclose(one, other, atol=1e-5, equal_nan=True)
     assert found[0][:, :, 1].isnan().all()
+
+
+@pytest.mark.parametrize("hands", [1, 2, 3, 7])
+def test_each_thread_gets_its_share_of_the_long_tasks(hands: int) -> None:
+    """Every task once, and no stretch of them with much more work than another."""
+    spans = [Span(entry_q=0, first_q=0, seq_q=4096, entry_k=0, first_k=0, seq_k=4096)]
+    tasks = tasks_of(spans, 8, 1, (-1, 0, True))
+    found = dealt(tasks, hands)
+    assert sorted(map(tuple, found)) == sorted(map(tuple, tasks))
+    work = [int((part[:, T_FIRST_ROW] + TILE_ROWS).sum()) for part in np.array_split(found, hands)]
+    assert max(work) < 1.1 * min(work)
+    assert dealt(tasks[:0], hands).shape == tasks[:0].shape
 
 
 def test_powers_and_tanh_are_as_near_as_they_say() -> None:

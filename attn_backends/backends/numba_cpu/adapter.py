@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numba
 import torch
 
 from attn_backends.backends.numba_cpu.blas import in_turn
 from attn_backends.backends.numba_cpu.compiling import kernel
 from attn_backends.backends.numba_cpu.operands import arrays_of, asked_of, band_of, masks_of, numbers_of, spans_of
-from attn_backends.backends.numba_cpu.tasks import tasks_of
+from attn_backends.backends.numba_cpu.tasks import dealt, tasks_of
 from attn_backends.backends.numba_cpu.team import side_by_side, team
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def run(call: Call) -> None:
     with in_turn(), team():
         launch = kernel(str(tensors.q.dtype), side_by_side())
         launch(
-            tasks, tensors.q, tensors.k, tensors.v, tensors.table, *masks_of(call), asked_of(call), numbers_of(call),
+            dealt(tasks, numba.get_num_threads()), tensors.q, tensors.k, tensors.v, tensors.table, *masks_of(call), asked_of(call), numbers_of(call),
             tensors.out, tensors.lse,
         )  # fmt: skip
     if out is not call.out:

@@ -57,6 +57,33 @@ def _half_by_arithmetic(builder: Any, bits: Any) -> Any:
     return builder.bitcast(builder.or_(moved, sign), single)
 
 
+@intrinsic
+def float_at(_context: Any, _address: Any, _index: Any) -> Any:
+    """The float32 `index` places behind an address (uintp): a loop over it is known to read one after the other."""
+
+    def build(_context: Any, builder: Any, _signature: Any, given: Any) -> Any:
+        return _read(builder, given, ir.FloatType())
+
+    return types.float32(types.uintp, types.uintp), build
+
+
+@intrinsic
+def bits_at(_context: Any, _address: Any, _index: Any) -> Any:
+    """The uint16 `index` places behind an address (uintp)."""
+
+    def build(_context: Any, builder: Any, _signature: Any, given: Any) -> Any:
+        return _read(builder, given, ir.IntType(16))
+
+    return types.uint16(types.uintp, types.uintp), build
+
+
+def _read(builder: Any, given: Any, kind: Any) -> Any:
+    address, index = given
+    made = builder.load(builder.gep(builder.inttoptr(address, kind.as_pointer()), [index]))
+    made.align = kind.width // 8 if isinstance(kind, ir.IntType) else 4
+    return made
+
+
 @njit(inline="always", fastmath=FAST)
 def exp2(x: Any) -> Any:
     """2^x for x <= 0 or a little above, relative error 2e-7; 0 below -126, where -inf lies; NaN of NaN.

@@ -1,6 +1,7 @@
 """Rows of K, V and q out of memory: float32, one below the other, from dense, packed or paged tensors of any strides.
 
-Elements are read one by one: a row as an array of its own would count references, which threads share, in every row.
+A row as an array of its own would count references, which threads share; and numba does not know that elements of a row
+lie side by side. So rows are read by address where they do, element by element where not.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from attn_backends.backends.numba_cpu.flags import BFLOAT16, DENSE, FAST, FLOAT16, HALVES, PAGE, PAGED
-from attn_backends.backends.numba_cpu.numbers import ZERO, bits_as_float, half_as_float
+from attn_backends.backends.numba_cpu.numbers import ZERO, bits_as_float, bits_at, float_at, half_as_float
 
 
 @njit(inline="always")
@@ -27,15 +28,20 @@ def as_float(value: Any, halves: Any) -> Any:
 @njit(fastmath=FAST)
 def copy_row(source: Any, entry: Any, head: Any, token: Any, into: Any, r: Any, halves: Any) -> None:
     """Row `token` of source [entries, heads, tokens, width] into row r of `into`, as float32."""
-    if halves == DENSE:
+    steps = source.strides
+    address = np.uintp(source.ctypes.data + entry * steps[0] + head * steps[1] + token * steps[2])
+    if steps[3] != source.itemsize or address % np.uintp(source.itemsize):
         for d in range(into.shape[1]):
-            into[r, d] = as_float(source[entry, head, token, d], DENSE)
+            into[r, d] = as_float(source[entry, head, token, d], halves)
+    elif halves == DENSE:
+        for d in range(into.shape[1]):
+            into[r, d] = float_at(address, np.uintp(d))
     elif halves == BFLOAT16:
         for d in range(into.shape[1]):
-            into[r, d] = as_float(source[entry, head, token, d], BFLOAT16)
+            into[r, d] = as_float(bits_at(address, np.uintp(d)), BFLOAT16)
     else:
         for d in range(into.shape[1]):
-            into[r, d] = as_float(source[entry, head, token, d], FLOAT16)
+            into[r, d] = as_float(bits_at(address, np.uintp(d)), FLOAT16)
 
 
 @njit

@@ -37,6 +37,14 @@ def tasks_of(spans: list[Span], kv_heads: int, group: int, band: tuple[int, int,
     return table[np.argsort(-_work(table, band), kind="stable")]
 
 
+def dealt(table: Table, hands: int) -> Table:
+    """The tasks in an order in which each of `hands` equal stretches has its share of the long ones.
+
+    numba gives each thread one stretch under OpenMP, whatever its chunk size: longest first, the first would do most.
+    """
+    return np.concatenate([table[hand::hands] for hand in range(hands)]) if len(table) else table
+
+
 def _of_sequence(number: int, span: Span, kv_heads: int, group: int) -> list[Table]:
     """Few queries: several heads of a group together. Many: one head, TILE_ROWS queries."""
     if not span.seq_q:

@@ -1,11 +1,11 @@
 """One task: some query rows of one KV head against all keys that they may see, tile by tile.
 
     for every tile of TILE_KEYS keys:
-        s   = q k^T                                   BLAS
+        s   = q k^T                                   products.py
         m'  = max(m, rowmax(score(s)))                scores.py
         p   = exp(score(s) - m')
         l   = l exp(m - m') + rowsum(p)
-        acc = acc exp(m - m') + p v                   BLAS
+        acc = acc exp(m - m') + p v                   products.py
     out = acc / l,   lse = m + ln(l)
 
 Rows are those of one query head, or of several that share the KV head where a sequence has few queries: K and V are then
@@ -42,6 +42,7 @@ from attn_backends.backends.numba_cpu.flags import (
     T_SEQUENCE,
 )
 from attn_backends.backends.numba_cpu.numbers import LOG2E, ONE, ZERO, exp2
+from attn_backends.backends.numba_cpu.products import scores_of, sums_of
 from attn_backends.backends.numba_cpu.rows import all_finite, copy_row, load_keys
 from attn_backends.backends.numba_cpu.scores import (
     MINUS_INF,
@@ -83,13 +84,13 @@ def attend(task: Any, tensors: Any, masks: Any, asked: Any, numbers: Any, out: A
     for first in range(begin, end, TILE_KEYS):
         held = min(TILE_KEYS, end - first)
         load_keys(k, table, asked, where, task[T_KV_HEAD], first, held, keys)
-        np.dot(own, keys.T, s)
+        scores_of(own, keys, held, s)
         _weigh(task, s, first, held, masks, asked, numbers, top, total, fade)
         load_keys(v, table, asked, where, task[T_KV_HEAD], first, held, values)
         if all_finite(values):
-            np.dot(s, values, product)
+            sums_of(s, values, held, product)
         else:
-            _product_of_seen(s, values, product)
+            _sums_of_seen(s, values, held, product)
         for r in range(count):
             for d in range(acc.shape[1]):
                 acc[r, d] = acc[r, d] * fade[r] + product[r, d]
@@ -145,7 +146,7 @@ def _distance(task: Any, asked: Any, i: Any, key: Any) -> Any:
 
 
 @njit(fastmath=FAST)
-def _product_of_seen(weights: Any, values: Any, product: Any) -> None:
+def _sums_of_seen(weights: Any, values: Any, held: Any, product: Any) -> None:
     """weights @ values where some value is inf or NaN: such a key is added for the rows that give it a weight alone.
 
     The other rows get, bit for bit, what they get where its values are finite.
@@ -157,7 +158,7 @@ def _product_of_seen(weights: Any, values: Any, product: Any) -> None:
             far[c] |= not np.isfinite(values[c, d])
         if far[c]:
             finite[c, :] = ZERO
-    np.dot(weights, finite, product)
+    sums_of(weights, finite, held, product)
     for r in range(weights.shape[0]):
         for c in range(weights.shape[1]):
             if far[c] and weights[r, c] != ZERO:
