@@ -38,6 +38,15 @@ _CALLED_FOR: dict[str, Callable[[Request, Device], bool]] = {
 }
 
 
-def called_for(manifest: Manifest, request: Request, device: Device) -> tuple[str, ...]:
-    """The declared conversions that this request may set off."""
-    return tuple([name for name in manifest.converts if _CALLED_FOR[name](request, device)])
+class Called:
+    """The conversions that one request may set off: asked about once, however many backends declare them."""
+
+    __slots__ = ("_names",)
+
+    def __init__(self, request: Request, device: Device) -> None:
+        self._names = {name for name, is_called in _CALLED_FOR.items() if is_called(request, device)}
+
+    def by(self, manifest: Manifest) -> tuple[str, ...]:
+        """Those that a backend declares."""
+        names = self._names
+        return tuple([name for name in manifest.converts if name in names]) if names else ()

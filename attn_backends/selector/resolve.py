@@ -14,7 +14,7 @@ from attn_backends.registry.certificates import architecture
 from attn_backends.registry.discovery import Broken
 from attn_backends.registry.hooking import active_hooks
 from attn_backends.registry.registry import Registry, Snapshot
-from attn_backends.selector.conversions import called_for
+from attn_backends.selector.conversions import Called
 from attn_backends.selector.decision import Candidate, Change, Decision, Forced, Relaxation
 from attn_backends.selector.filters import Asked, forbidden_reference, quarantine_reasons, static_refusals
 from attn_backends.selector.rank import Grounds, outranked_by, rank
@@ -190,6 +190,7 @@ def _standing(
     predicted: Mapping[str, float],
 ) -> list[Candidate]:
     standing: list[Candidate] = []
+    called = Called(asked.request, asked.device)
     for position, fit in enumerate(ordered, 1):
         name = fit.manifest.name
         reasons: tuple[Reason, ...] = ()
@@ -205,7 +206,7 @@ def _standing(
             _candidate(
                 fit.manifest, "selected" if fit is winner else "outranked", "rank", reasons,
                 rank=position, predicted_ms=predicted.get(name), **_measured_fields(measured.get(name)),
-                conversions=cast + called_for(fit.manifest, asked.request, asked.device),
+                conversions=cast + called.by(fit.manifest),
             )
         )  # fmt: skip
     return standing

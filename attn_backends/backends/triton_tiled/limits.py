@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -64,22 +65,33 @@ def _fits(needed: int | None, device: Device) -> bool:
 def _needed(direction: str, width: int, request: Request, device: Device) -> int | None:
     """Bytes of shared memory per block of the largest row that the call may come to; None where one is missing."""
     major, minor = device.arch or (0, 0)
-    size = SIZES[request.dtype]
-    rows = [config_for(direction, major * 10 + minor, size, width, traits) for traits in _possible(request)]
+    wide = request.out_dtype == "float32" and request.dtype != "float32"
+    return _largest(direction, major * 10 + minor, SIZES[request.dtype], width, _features(request), wide)
+
+
+def _features(request: Request) -> tuple[tuple[str, bool], ...]:
+    """What the request says of the features that cost registers."""
+    return (
+        ("SOFTCAP", request.softcap is not None),
+        ("ALIBI", request.alibi),
+        ("BIAS", request.bias),
+        ("BOOL_MASK", request.mask == "bool"),
+        ("BLOCK_MASK", request.block_mask_size is not None),
+        ("DROPOUT", request.dropout_p > 0),
+    )
+
+
+@cache
+def _largest(
+    direction: str, arch: int, size: int, width: int, features: tuple[tuple[str, bool], ...], wide: bool
+) -> int | None:
+    """As `_needed`, of what decides it alone; `wide`: an output wider than q."""
+    rows = [config_for(direction, arch, size, width, traits) for traits in _possible(dict(features), wide)]
     return max(row.shared for row in rows if row) if all(rows) else None
 
 
-def _possible(request: Request) -> Iterator[Traits]:
-    """The traits that a call of this request may have: neither its memory nor an inner mask is known."""
-    wide = request.out_dtype == "float32" and request.dtype != "float32"
-    features = {
-        "SOFTCAP": request.softcap is not None,
-        "ALIBI": request.alibi,
-        "BIAS": request.bias,
-        "BOOL_MASK": request.mask == "bool",
-        "BLOCK_MASK": request.block_mask_size is not None,
-        "DROPOUT": request.dropout_p > 0,
-    }
+def _possible(features: dict[str, bool], wide: bool) -> Iterator[Traits]:
+    """The traits that such a call may have: neither its memory nor an inner mask is known."""
     inner = {False, features["BLOCK_MASK"]}
     for described, aligned, inner_mask, wide_output in product((False, True), (False, True), inner, {False, wide}):
         extras = extras_of({**features, "INNER_MASK": inner_mask, "WIDE_OUTPUT": wide_output})

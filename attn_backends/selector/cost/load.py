@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from attn_backends.selector.conversions import Called
 from attn_backends.selector.cost import operations, traffic
 from attn_backends.selector.cost.extent import Extent, extent_of
 from attn_backends.selector.cost.rates import Rates, rates_of
@@ -38,7 +39,7 @@ class Load(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """A request on a device, and the loads that were worked out for it so far."""
+    """A request on a device, the conversions it calls for, and the loads that were worked out for it so far."""
 
     request: Request
     device: Device
@@ -46,6 +47,7 @@ class Subject(NamedTuple):
     rates: Rates
     forward: bool
     backward: bool
+    called: Called
     loads: dict[tuple[str, str, bool], Load]
 
 
@@ -58,7 +60,7 @@ def subject_of(
         return None
     which = passes or ("both" if request.needs_backward else "forward")
     extent = extent_of(request, sequences)
-    return Subject(request, device, extent, rates, which != "backward", which != "forward", {})
+    return Subject(request, device, extent, rates, which != "backward", which != "forward", Called(request, device), {})
 
 
 def load_of(manifest: Manifest, subject: Subject, *, backward: bool) -> Load:

@@ -15,7 +15,6 @@ from __future__ import annotations
 from math import hypot
 from typing import TYPE_CHECKING, NamedTuple
 
-from attn_backends.selector.conversions import called_for
 from attn_backends.selector.cost import traffic
 from attn_backends.selector.cost.load import Load, Subject, load_of
 
@@ -56,7 +55,7 @@ def predict(manifest: Manifest, subject: Subject) -> Prediction | None:
 
 def _forward(manifest: Manifest, subject: Subject) -> Prediction:
     load = load_of(manifest, subject, backward=False)
-    names = called_for(manifest, subject.request, subject.device) if manifest.converts else ()
+    names = subject.called.by(manifest) if manifest.converts else ()
     if not names:
         return _time(manifest.efficiency, load, "matrix", 0.0, 0)
     moved = traffic.converted(names, subject.request, subject.extent)
