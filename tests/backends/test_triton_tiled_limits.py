@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from attn_backends.backends.triton_tiled import configs as configs_module
+from attn_backends.backends.triton_tiled import limits as limits_module
 from attn_backends.backends.triton_tiled.configs import DIRECTIONS, Config, Traits, config_for, configs, padded
 from attn_backends.backends.triton_tiled.limits import check
 from attn_backends.device import Device
@@ -115,12 +116,16 @@ def test_a_row_that_outgrew_the_device_is_refused(monkeypatch: pytest.MonkeyPatc
         row = Config(arch=80, bytes=4, width=256, rows=64, columns=64, warps=4, stages=2, shared=shared)
         return dict.fromkeys(DIRECTIONS, (row,))
 
-    for shared, refused in ((limit, False), (limit + 1, True)):
+    def forget() -> None:
         configs_module.config_for.cache_clear()
+        limits_module._largest.cache_clear()
+
+    for shared, refused in ((limit, False), (limit + 1, True)):
+        forget()
         monkeypatch.setattr(configs_module, "configs", lambda shared=shared: rows(shared))
         assert bool(check(request(64), Device.pretend("h200"))) is refused
     monkeypatch.undo()
-    configs_module.config_for.cache_clear()
+    forget()
 
 
 def test_the_check_loads_no_torch() -> None:
