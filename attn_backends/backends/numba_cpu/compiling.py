@@ -1,4 +1,4 @@
-"""The compiled kernel: one per storage (float32, 16 bits) and way to run tasks, kept on disk, in a folder named after everything it is made of.
+"""The compiled kernel: one per storage (float32, 16 bits) and way to run tasks; on disk, under a name of all it is made of.
 
 numba's own cache looks at the file of the compiled function alone, so a change in another file of this package would go
 unnoticed; and it would write beside the sources. `NUMBA_CACHE_DIR` is kept where it is set. A folder that cannot be
@@ -8,6 +8,7 @@ written costs the time of compiling, nothing else.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from numba import types
 
 from attn_backends.backends.numba_cpu.driver import attend_all, attend_in_order
 
+LOG = logging.getLogger("attn_backends")
 Kernel = Callable[..., None]
 
 
@@ -30,8 +32,14 @@ Kernel = Callable[..., None]
 def kernel(storage: str, side_by_side: bool) -> Kernel:
     """The kernel for q, k and v stored as "float32" or "uint16", for several threads or one. Call it in turn (blas.py)."""
     with _cache_folder() as folder:
+        known = None if folder is None else folder / f"{storage}-{'many' if side_by_side else 'one'}.known"
+        if known is None or not known.exists():
+            LOG.warning("numba_cpu compiles its kernel for %s: some ten seconds, once per machine", storage)
         try:
-            return _compiled(storage, side_by_side, cached=folder is not None)
+            made = _compiled(storage, side_by_side, cached=folder is not None)
+            if known is not None:
+                known.touch()
+            return made
         except Exception:  # of any kind where a file in the cache is torn; OSError where the disk is full
             if folder is None:
                 raise
