@@ -4,9 +4,9 @@
 
 A window of 1,024 is compared with causal attention over 2,048 tokens and, more strictly, with full attention over 1,024:
 both have as many pairs per row. Packed sequences are compared with the same sequences dense; GQA, softcap and sinks with
-causal attention of as many query heads. Besides: a window of 1,024 at
-65,536 tokens beside its own full causal, and a peer in the same rounds. bfloat16, fresh random data, L2 cold, medians of interleaved
-rounds; every call is checked against `eager` at 512 tokens first. What is timed is compiled by processes side by side.
+causal attention of as many query heads. Besides: a window of 1,024 at 65,536 tokens beside its own full causal, and a peer
+in the same rounds. bfloat16, fresh random data, L2 cold, medians of interleaved rounds; every call is checked against
+`eager` at 512 tokens first. What is timed is compiled by processes side by side.
 """
 
 from __future__ import annotations
