@@ -1,7 +1,7 @@
 """`run_isolated`: items in worker processes, so that a backend that dies, hangs or shouts costs one item and no more.
 
 A worker that dies is a CRASH of its item, one that says nothing for `timeout` seconds a TIMEOUT; either way a fresh one
-goes on. Every item gets a result, and only a message that names the item is one: a backend may write into any file that
+goes on, as it does after a kernel that read or wrote astray: a GPU refuses its process everything afterwards. Every item gets a result, and only a message that names the item is one: a backend may write into any file that
 it finds open, and may fork. A probe runs what a backend never promised: a crash there is as good as a refusal.
 """
 
@@ -108,8 +108,9 @@ class _Crew:
         answer = worker.receive(self._timeout, lambda message: message.get("id") == item.id and "outcome" in message)
         self._hangs = self._hangs + 1 if answer is Outcome.TIMEOUT else 0
         if isinstance(answer, dict):
+            spent = bool(answer.pop("spent", False))
             result = Result.from_json(answer)
-            return _unless_crashed(worker, result), result
+            return _unless_spent(worker, result, spent), result
         outcome = answer
         why = "no answer" if outcome is Outcome.TIMEOUT else worker.epitaph()
         text = f"{why} after {time.perf_counter() - started:.1f} s"
@@ -158,9 +159,9 @@ def rehearsed_plan(job: Job, level: str, timeout: float = START_TIMEOUT) -> Resu
     return Result(id="plan/check", outcome=said, clauses=("REFUSE-2",), message=text, seconds=seconds)
 
 
-def _unless_crashed(worker: Child, result: Result) -> Child | None:
-    """A worker whose item tried to leave the process is not used again."""
-    if result.outcome is not Outcome.CRASH:
+def _unless_spent(worker: Child, result: Result, spent: bool) -> Child | None:
+    """A worker whose item tried to leave the process, or broke the GPU's context, is not used again."""
+    if result.outcome is not Outcome.CRASH and not spent:
         return worker
     worker.close()
     return None

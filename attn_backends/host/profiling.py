@@ -43,7 +43,7 @@ def profile() -> Iterator[Profile]:
         before = launches()
         with _marked(), graphs.watch_graphs():
             activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
-            with torch.profiler.profile(activities=activities) as profiler:
+            with torch.profiler.profile(activities=activities, acc_events=True) as profiler:
                 try:
                     yield found
                 finally:

@@ -56,7 +56,7 @@ def test_on_a_gpu(name, dtype):
 @needs_gpu
 def test_a_graph_captured_at_few_tokens_is_right_at_many():
     """Captured at 128 tokens, replayed at 100,000 and at other lengths of the same table."""
-    call = table.long_call(pages=6400, page_size=16)
+    call = table.long_call(pages=12_800, page_size=16)
     table.set_lengths(call, [128, 1])
     table.run_paged(call)
     graph = torch.cuda.CUDAGraph()

@@ -6,12 +6,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
+from attn_backends.conformance import isolation, worker
 from attn_backends.conformance.case import Case
 from attn_backends.conformance.engine import run_item
 from attn_backends.conformance.isolation import run_isolated
 from attn_backends.conformance.item import Item
-from attn_backends.conformance.outcome import Outcome
+from attn_backends.conformance.outcome import Outcome, Result
 from attn_backends.conformance.record import RunRecord
 from attn_backends.conformance.report.headline import headline
 from attn_backends.conformance.suite import run_suite, volume
@@ -165,3 +167,40 @@ def test_the_digest_is_of_what_was_loaded(tmp_path):
     )  # fmt: skip
     assert source_digest(manifest) != before
     assert record.digest == before
+
+
+class _Spent:
+    """A worker as `isolation` knows it, that only says whether it was closed."""
+
+    closed = False
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.mark.parametrize("spent", [False, True])
+def test_a_worker_whose_gpu_is_broken_is_not_used_again(spent):
+    """Its item keeps its outcome; the next item gets a fresh process."""
+    worker = _Spent()
+    result = Result(id="oracle/any", outcome=Outcome.OVERCLAIM, clauses=())
+    assert isolation._unless_spent(worker, result, spent) is (None if spent else worker)
+    assert worker.closed is spent
+
+
+class TestABrokenDevice:
+    def test_it_is_noticed(self, monkeypatch):
+        """By asking it: every call fails after a kernel that went astray."""
+        monkeypatch.setattr(torch.cuda, "synchronize", _astray)
+        assert worker.broken_device("cuda:0") == "RuntimeError: an illegal memory access"
+        assert worker.broken_device("cpu") is None
+
+    def test_an_item_that_seemed_well_is_a_crash(self):
+        """What failed anyhow keeps its words."""
+        good, bad = (Result(id="x", outcome=outcome, clauses=()) for outcome in (Outcome.PASS, Outcome.FAIL))
+        assert worker.unless_broken(good, "an illegal memory access").outcome is Outcome.CRASH
+        assert worker.unless_broken(bad, "an illegal memory access") is bad
+        assert worker.unless_broken(good, None) is good
+
+
+def _astray(_device):
+    raise RuntimeError("an illegal memory access\nand how to debug it")

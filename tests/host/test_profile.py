@@ -204,7 +204,7 @@ class TestOnTheGpu:
         model, x = model_and_input
         with torch.no_grad():
             model(x)
-            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as own:
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as own:
                 model(x)
                 torch.cuda.synchronize()
             with profile() as found:
@@ -230,7 +230,7 @@ class TestOnTheGpu:
                     model(x)
                 for _ in range(3):
                     graph.replay()
-            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as own:
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as own:
                 graph.replay()
                 torch.cuda.synchronize()
         for identity, record in found.launches.items():

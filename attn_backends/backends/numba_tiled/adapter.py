@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from numba import cuda, float32, int64
 
 from attn_backends.backends.numba_tiled.kernel import ROWS, SIDE, WIDTHS, kernel_for
+from attn_backends.backends.numba_tiled.toolchain import cuda, float32, int64
 
 if TYPE_CHECKING:
     from attn_backends.call import Call

@@ -20,7 +20,7 @@ import math
 from functools import cache
 from typing import Any
 
-from numba import cuda, float32
+from attn_backends.backends.numba_tiled.toolchain import cuda, float32
 
 ROWS = 32  # queries, and keys, of a tile
 SIDE = 8  # threads along x and along y
