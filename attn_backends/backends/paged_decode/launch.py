@@ -142,7 +142,7 @@ def _options(call: Call, operands: Operands, config: Config) -> dict[str, Any]:
         "PV_TYPE": _TYPES[pv_type],
         "PRECISION": "tf32x3" if call.q.dtype is torch.float32 else "ieee",
         "NORMALISE_Q": narrow,
-        "V_PAIRS": _pairs(call),
+        "V_PAIRS": _pairs(call, config),
         "HARDWARE": architecture(call.q.device) >= 89,
         "HEADROOM": 14.0 if pv_type is torch.float16 else 0.0,
         "num_warps": config.warps,
@@ -155,8 +155,13 @@ def _product_type(q: torch.Tensor, stored: torch.Tensor) -> torch.dtype:
     return torch.float16 if stored.element_size() == 1 and q.dtype is not torch.float32 else q.dtype
 
 
-def _pairs(call: Call) -> str:
-    """The format of V where its bytes may be read in twos and are multiplied in float16; else nothing."""
+def _pairs(call: Call, config: Config) -> str:
+    """The format of V where its bytes may be read in twos and are multiplied in float16; else nothing.
+
+    Nor for tiles of a warp group, whose products transpose by themselves; on sm_90 two products with halves of V read astray.
+    """
+    if config.rows >= _WARP_GROUP:
+        return ""
     v = call.v
     even = v.stride(-1) == 1 and not any(step % 2 for step in v.stride()[:-1]) and v.shape[-1] % 2 == 0
     if v.element_size() > 1 or not even or v.data_ptr() % 2 or call.q.dtype is torch.float32:
@@ -164,4 +169,5 @@ def _pairs(call: Call) -> str:
     return _SHORT[v.dtype]
 
 
+_WARP_GROUP = 64  # rows from which on a product is that of four warps together
 _SHORT = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2", torch.int8: "int8"}
