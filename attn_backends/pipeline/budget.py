@@ -17,7 +17,6 @@ PRODUCER_REGISTERS = 24  # per thread, once the producer has handed the others o
 GRANULE = 8  # registers change hands in steps of so many per thread
 MOST_REGISTERS = 240  # per thread of a consumer; beyond, the assembler takes no part of it
 REST = 32  # registers per thread for addresses, row statistics and counters
-MASK = 20  # and for the diagonal
 OVERHEAD = 1_024  # bytes of shared memory for barriers, tickets and what is handed to warps, with room
 
 
@@ -73,7 +72,7 @@ class Budget:
         scores, out = plan.rows * plan.keys // WARPGROUP, plan.rows * plan.head_dim // WARPGROUP
         accumulators = scores if self.chip.tensor_columns else scores + out
         operands = scores * plan.bytes // 4 + (out * plan.bytes // 4 if plan.q_registers else 0)
-        return accumulators + operands + REST + (MASK if plan.causal else 0)
+        return accumulators + operands + REST
 
     @property
     def registers_there(self) -> int:

@@ -34,13 +34,30 @@ def launch_forward(
     kv_heads, seq_k = k.shape[1], k.shape[2]
     tickets = -(-seq_q // (ROWS * config.q_tiles)) * batch * heads
     blocks = min(tickets, multiprocessors(q.device)) if config.persistent else tickets
-    counter = torch.zeros(1, dtype=torch.int32, device=q.device) if config.dynamic else None
+    counter = counter_of(q.device) if config.dynamic else None
     attention_forward[(blocks,)](
         describe(q, ROWS), describe(k, config.keys), describe(v, config.keys), describe(out, ROWS),
         lse, counter, lse.stride(0), lse.stride(1), scale * LOG2_E,
         batch, heads, heads // kv_heads, seq_q, seq_k, sweep_of(config, k, batch * heads, heads // kv_heads),
         CAUSAL=causal, EVEN_K=seq_k % config.keys == 0, **constants_of(config),
     )  # fmt: skip
+
+
+def counter_of(device: torch.device) -> torch.Tensor:
+    """Two numbers that are 0 and will be again: of the current stream, on which calls follow each other.
+
+    A graph may be replayed on any stream, beside other calls: what is captured gets its own.
+    """
+    if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+        return torch.zeros(2, dtype=torch.int32, device=device)
+    key = (device.index, torch.cuda.current_stream(device).cuda_stream)
+    counter = _counters.get(key)
+    if counter is None:
+        counter = _counters.setdefault(key, torch.zeros(2, dtype=torch.int32, device=device))
+    return counter
+
+
+_counters: dict[tuple[int | None, int], torch.Tensor] = {}
 
 
 def constants_of(config: Config) -> dict[str, Any]:

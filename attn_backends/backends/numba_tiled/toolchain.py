@@ -45,4 +45,6 @@ def _imported() -> Any:
 
 
 _numba = _imported()
+# A caller of `attention` cannot choose the grid, so no warning about its size.
+_numba.cuda.core.config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
 cuda, float32, int64 = _numba.cuda, _numba.float32, _numba.int64

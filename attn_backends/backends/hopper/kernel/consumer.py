@@ -92,17 +92,12 @@ def walk(TILE: gl.constexpr, queries, keys, values, turns, turn, done, steps, fi
     o = gl.zeros([traits.ROWS, traits.HEAD_DIM], gl.float32, traits.out_layout())
     cut = 1
     if traits.CAUSAL:
-        whole = visible_keys(first_row, sizes, traits) // traits.KEYS
-        cut = gl.maximum(steps - whole, 1)
-        for step in range(1, cut):
-            p, o, top, total = advance(
-                TILE, q, p, o, top, total, keys, values, turns, done + step, scale, last_visible,
-                (steps - 1 - step) * traits.KEYS, True, traits,
-            )  # fmt: skip
-    for step in range(cut, steps):
+        cut = steps - visible_keys(first_row, sizes, traits) // traits.KEYS
+    for step in range(1, steps):
         p, o, top, total = advance(
-            TILE, q, p, o, top, total, keys, values, turns, done + step, scale, last_visible, 0, False, traits
-        )
+            TILE, q, p, o, top, total, keys, values, turns, done + step, scale, last_visible,
+            (steps - 1 - step) * traits.KEYS, step < cut, traits,
+        )  # fmt: skip
     if not traits.SHARED_OUT and not traits.Q_REGISTERS:
         queries.release(turn * traits.Q_TILES + TILE)
     return multiply_values(p, o, values, done + steps - 1, traits), top, total
@@ -111,9 +106,13 @@ def walk(TILE: gl.constexpr, queries, keys, values, turns, turn, done, steps, fi
 @gluon.jit
 def advance(
     TILE: gl.constexpr, q, p, o, top, total, keys, values, turns, step, scale, last_visible, first_key,
-    MASKED: gl.constexpr, traits,
+    cut, traits,
 ):  # fmt: skip
-    """One step: the weights of its scores, while the weights of the step before it meet their values."""
+    """One step: the weights of its scores, while the weights of the step before it meet their values.
+
+    cut: whether the diagonal hides some of its keys. One loop for both kinds of steps: between two loops the weights, 16 bits
+    each, would be taken apart and put together again in every step.
+    """
     await_turn(turns, step, TILE, traits)
     if traits.S_STAGES == 2:
         scores = multiply_keys(q, keys, step, traits)
@@ -127,9 +126,10 @@ def advance(
         yield_turn(turns, TILE, traits)
         scores = warpgroup_mma_wait(0, [scores])
     keys.release(step)
-    if MASKED:
-        scores = hide(scores, last_visible, first_key)
-    weights, top, total, fade = weigh(scores, top, total, scale, MASKED)
+    if traits.CAUSAL:
+        if cut:
+            scores = hide(scores, last_visible, first_key)
+    weights, top, total, fade = weigh(scores, top, total, scale, traits.CAUSAL)
     if traits.LATE_WAIT:
         # A branch, which the assembler moves no exponential across: without one it waits before it computes them.
         values.wait_full(step)

@@ -28,7 +28,7 @@ def attention_forward(
     """Grid: as many blocks as fit the device, or as there are tickets.
 
     q, k, v, out: descriptors over [batch, head, token, width], blocks of ROWS (q, out) or KEYS (k, v) tokens
-    lse: float32, its strides lse_batch, lse_head and 1; counter: where DYNAMIC, one int32 that is 0
+    lse: float32, its strides lse_batch, lse_head and 1; counter: where DYNAMIC, two int32 that are 0
     scale: softmax scale * log2(e), positive; REGISTERS: per thread of a consumer
     """
     traits = Traits(

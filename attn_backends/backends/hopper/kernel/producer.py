@@ -1,12 +1,14 @@
 """The producer: one warp that copies Q, K and V into their rings, in the order in which they are needed.
 
-Keys come last to first: the steps that the diagonal or the end of the keys cuts are then the first ones.
+Keys come last to first: the steps that the diagonal or the end of the keys cuts are then the first ones. The next ticket
+is drawn when the last copy of this one was started: so late, a long ticket holds no other back, and the consumers still
+have the steps that are in the rings to work on.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from attn_backends.backends.hopper.kernel.schedule import draw, pass_on, tickets_of, work_of
+from attn_backends.backends.hopper.kernel.schedule import draw, pass_on, put_back, tickets_of, work_of
 
 
 @gluon.jit
@@ -15,30 +17,36 @@ def produce(q, k, v, queries, keys, values, tickets, counter, sizes, traits):
     ticket = gl.program_id(0)
     total = tickets_of(sizes, traits)
     turn = 0
-    done = 0
+    place = 0  # in the rings of keys and values
     while ticket < total:
         work = work_of(ticket, sizes, traits)
         kv_head = work.head // sizes.gqa_ratio
-        last = (work.steps - 1) * traits.KEYS
-        copy_queries(q, queries, work, turn, 0, 1, traits)
-        keys.copy(k, [work.batch, kv_head, last, 0], done)
-        copy_queries(q, queries, work, turn, 1, traits.Q_TILES, traits)
-        values.copy(v, [work.batch, kv_head, last, 0], done)
+        first_key = (work.steps - 1) * traits.KEYS
+        copy_first_step(q, k, v, queries, keys, values, work, kv_head, first_key, turn, place, traits)
+        while first_key > 0:
+            first_key -= traits.KEYS
+            place += 1
+            keys.copy(k, [work.batch, kv_head, first_key, 0], place)
+            values.copy(v, [work.batch, kv_head, first_key, 0], place)
         if traits.DYNAMIC:
             ticket = draw(counter)
             pass_on(tickets, turn, ticket, 1)
         else:
             ticket += gl.num_programs(0)
-        for step in range(1, work.steps):
-            keys.copy(k, [work.batch, kv_head, last - step * traits.KEYS, 0], done + step)
-            values.copy(v, [work.batch, kv_head, last - step * traits.KEYS, 0], done + step)
-        done += work.steps
+        place += 1
         turn += 1
+    if traits.DYNAMIC:
+        put_back(counter)
 
 
 @gluon.jit
-def copy_queries(q, queries, work, turn, FIRST: gl.constexpr, END: gl.constexpr, traits):
-    """Query tiles FIRST to END - 1 of a ticket; the ring of queries has one buffer per query tile."""
-    for tile in gl.static_range(FIRST, END):
+def copy_first_step(q, k, v, queries, keys, values, work, kv_head, first_key, turn, place, traits):
+    """Queries, and the step of keys that is read first. There is room for keys before there is room for queries."""
+    keys.copy(k, [work.batch, kv_head, first_key, 0], place)
+    if traits.SHARED_OUT:
+        values.copy(v, [work.batch, kv_head, first_key, 0], place)
+    for tile in gl.static_range(traits.Q_TILES):
         start = work.start + tile * traits.ROWS
         queries.copy(q, [work.batch, work.head, start, 0], turn * traits.Q_TILES + tile)
+    if not traits.SHARED_OUT:
+        values.copy(v, [work.batch, kv_head, first_key, 0], place)

@@ -64,8 +64,17 @@ def steps_of(last_query, sizes, traits):
 
 @gluon.jit
 def draw(counter):
-    """The next ticket that nobody has."""
+    """The next ticket that nobody has. counter: two numbers, tickets drawn and blocks that are done; 0 before a call."""
     return gl.atomic_add(counter, 1, sem="relaxed") + gl.num_programs(0)
+
+
+@gluon.jit
+def put_back(counter):
+    """The last block that draws nothing more leaves both numbers at 0, for the next call."""
+    left = gl.atomic_add(counter + 1, 1, sem="acq_rel")
+    if left == gl.num_programs(0) - 1:
+        gl.store(counter, 0)
+        gl.store(counter + 1, 0)
 
 
 @gluon.jit

@@ -30,8 +30,18 @@ def weigh(scores, top, total, scale, MASKED: gl.constexpr):
 @gluon.jit
 def hide(scores, last_visible, first_key):
     """Scores, -inf where the key lies behind the row's last visible one, int32 [ROWS]."""
-    keys = gl.arange(0, scores.shape[1], gl.SliceLayout(0, scores.type.layout))
-    return gl.where(keys[None, :] <= (last_visible - first_key)[:, None], scores, MINUS_INF)
+    # Columns by 8: in registers the groups and the pairs, so that they are constants, and over threads what is between them.
+    grouped = scores.reshape([scores.shape[0], scores.shape[1] // 8, 4, 2])
+    whole: gl.constexpr = grouped.type.layout
+    by_row: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, gl.SliceLayout(3, whole)))
+    by_group: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, gl.SliceLayout(3, whole)))
+    by_thread: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(3, whole)))
+    by_pair: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(2, whole)))
+    fixed = gl.arange(0, scores.shape[1] // 8, by_group)[None, :, None, None] * 8 + gl.arange(0, 2, by_pair)[None, None, None, :]
+    last = gl.convert_layout(last_visible - first_key, by_row)[:, None, None, None]
+    last = last - gl.arange(0, 4, by_thread)[None, None, :, None] * 2
+    hidden = gl.where(fixed <= last, grouped, MINUS_INF)
+    return gl.convert_layout(hidden.reshape([scores.shape[0], scores.shape[1]]), scores.type.layout)
 
 
 @gluon.jit
