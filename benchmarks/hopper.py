@@ -14,9 +14,10 @@ import dataclasses
 import json
 import math
 import multiprocessing
+import random
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -72,12 +73,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def variants(head_dim: int, causal: bool) -> dict[str, Config]:
+def variants(head_dim: int, causal: bool, seq: int, only: Sequence[str] = ()) -> dict[str, Config]:
     """Those that differ from each other and fit, by name."""
-    shipped = config_for(head_dim, causal)
+    shipped = config_for(head_dim, causal, seq)
     assert shipped is not None
     found: dict[str, Config] = {}
     for name, changes in VARIANTS.items():
+        if only and name not in only:
+            continue
         config = dataclasses.replace(shipped, **changes)
         registers, bound = REGISTERS[config.q_tiles]
         config = dataclasses.replace(config, registers=registers, max_registers=bound)
@@ -104,10 +107,10 @@ def error_of(call: Call) -> float:
     return float((out - right).norm() / right.norm())
 
 
-def compile_variant(job: tuple[int, bool, str]) -> None:
+def compile_variant(job: tuple[int, bool, Config]) -> None:
     """Compile what a timed call will launch, into Triton's cache on disk."""
-    head_dim, causal, name = job
-    run(call_of(head_dim, 1024, causal, 1024), variants(head_dim, causal)[name])
+    head_dim, causal, config = job
+    run(call_of(head_dim, 1024, causal, 1024), config)
     torch.cuda.synchronize()
 
 
@@ -130,9 +133,9 @@ def contenders(call: Call, configs: dict[str, Config]) -> dict[str, Callable[[],
     return found
 
 
-def rows_of(head_dim: int, seq: int, causal: bool, clock: CudaClock) -> list[dict[str, Any]]:
+def rows_of(head_dim: int, seq: int, causal: bool, clock: CudaClock, only: Sequence[str]) -> list[dict[str, Any]]:
     """Every variant and peer on one shape."""
-    call, configs = call_of(head_dim, seq, causal), variants(head_dim, causal)
+    call, configs = call_of(head_dim, seq, causal), variants(head_dim, causal, seq, only)
     asked = contenders(call, configs)
     errors = {}
     for name, config in configs.items():
@@ -140,9 +143,11 @@ def rows_of(head_dim: int, seq: int, causal: bool, clock: CudaClock) -> list[dic
         run(call, config)
         errors[name] = error_of(call)
     times: dict[str, list[float]] = {name: [] for name in asked}
+    order = list(asked)
     for _ in range(ROUNDS):
-        for name, ask in asked.items():
-            times[name].append(clock.sample(ask, 1.0)[0])
+        random.shuffle(order)  # a chip remembers for a while what it did before: power and temperature
+        for name in order:
+            times[name].append(clock.sample(asked[name], 1.0)[0])
     flops = 4 * TOKENS * seq * WIDTH / (2 if causal else 1)
     rows = []
     for name, taken in times.items():
@@ -164,15 +169,18 @@ def main() -> int:
     parser.add_argument("--head-dim", nargs="+", type=int, default=[64, 128, 256])
     parser.add_argument("--seq", nargs="+", type=int, default=[1024, 4096, 16384])
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/h200/hopper-ablation.json"))
+    parser.add_argument("--only", nargs="+", default=[], help="these variants, by name; all")
     given = parser.parse_args()
     pairs = list(product(given.head_dim, (False, True)))
     with ProcessPoolExecutor(14, mp_context=multiprocessing.get_context("spawn")) as pool:
-        list(pool.map(compile_variant, [(*pair, name) for pair in pairs for name in variants(*pair)]))
+        cells = [(*pair, seq) for pair in pairs for seq in given.seq]
+        jobs = {(*cell[:2], config) for cell in cells for config in variants(*cell, given.only).values()}
+        list(pool.map(compile_variant, jobs))
     device = torch.device("cuda", torch.cuda.current_device())
     clock = CudaClock(device, device_of(device))
     rows = []
     for (head_dim, causal), seq in product(pairs, given.seq):
-        found = rows_of(head_dim, seq, causal, clock)
+        found = rows_of(head_dim, seq, causal, clock, given.only)
         rows += found
         print(
             f"D{head_dim} S{seq} {'causal' if causal else 'full'}",

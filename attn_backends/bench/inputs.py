@@ -16,7 +16,7 @@ from attn_backends.bench.cell import STORED_DTYPES, Cell
 from attn_backends.quantization import RANGES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class Inputs:
     """What `attention(q, k, v, **arguments)` is called with.
 

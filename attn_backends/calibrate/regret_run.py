@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -11,6 +11,7 @@ from attn_backends.bench.cell import Cell
 from attn_backends.bench.results import OK, Results
 from attn_backends.bench.rounds import Repeats
 from attn_backends.bench.suite_run import Plan, Progress, Ran, default_backends, run_suite
+from attn_backends.calibrate.ahead import Job, compile_ahead
 from attn_backends.calibrate.held_out import held_out
 from attn_backends.calibrate.picks import COST_MODEL, decisions
 from attn_backends.host.dispatch import device_of
@@ -25,16 +26,36 @@ HOPELESS = 10.0  # times the best prediction: one that is predicted to take so l
 
 def time_held_out(
     *, path: Path, device: torch.device, seed: int, size: str, deadline: float | None, command: str, fresh: bool,
-    progress: Progress, registry: Registry | None = None, repeats: Repeats = REPEATS,
+    progress: Progress, registry: Registry | None = None, repeats: Repeats = REPEATS, processes: int = 0,
 ) -> Ran:  # fmt: skip
-    """Time what is missing in the file at `path`. Raises ResultsError where it was made under other conditions."""
+    """Time what is missing in the file at `path`. Raises ResultsError where it was made under other conditions.
+
+    processes: so many call every backend that may be picked once on every shape first, all of them at once, so that
+    little is left to compile between the times.
+    """
     made = registry or default_registry()
     suite = held_out(device.type, seed, size)
+    if processes:
+        jobs = _jobs(suite.cells, path, device, made)
+        compile_ahead(jobs, device=str(device), seed=seed, processes=processes, watch=progress.watch)
     plan = Plan(
         suite=suite, cells=suite.cells, backends=default_backends(made.snapshot()), device=device, seed=seed,
         command=command, path=path, fresh=fresh, deadline=deadline, repeats=repeats, spare=_sparing(device, made),
     )  # fmt: skip
     return run_suite(plan, progress, made)
+
+
+def _jobs(cells: Sequence[Cell], path: Path, device: torch.device, registry: Registry) -> Iterator[Job]:
+    """Shapes that the file does not have, with every backend that fits and is not hopeless."""
+    known = Results.read(path).cells if path.exists() else {}
+    facts = device_of(device)
+    for cell in cells:
+        if cell.id in known:
+            continue
+        candidates = decisions(cell.request(), facts, registry, NO_TIMES)[COST_MODEL].candidates
+        fitting = [one for one in candidates if one.status != "rejected" and one.tier != "reference"]
+        best = min((one.predicted_ms for one in fitting if one.predicted_ms is not None), default=float("inf"))
+        yield from ((cell, one.name) for one in fitting if (one.predicted_ms or 0.0) <= HOPELESS * best)
 
 
 def _sparing(device: torch.device, registry: Registry) -> Callable[[Results, Cell, str], str | None]:

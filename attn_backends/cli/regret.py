@@ -31,6 +31,7 @@ SHAPES_FILE = "held-out.json"
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the files.  [benchmarks/results/DEVICE]"
 )
+@click.option("--processes", type=click.IntRange(0, 256), default=0, help="So many compile ahead, side by side.  [0]")
 @click.option("--fresh", is_flag=True, help="Begin anew, whatever lies there.")
 @click.option("--judge-only", is_flag=True, help="Time nothing: judge the shapes that the file has.")
 @json_option
@@ -44,7 +45,7 @@ def command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
 
     \b
     attn-backends calibrate --minutes 5
-    attn-backends regret --minutes 4 --seed 7
+    attn-backends regret --minutes 4 --seed 7 --processes 12
     """  # noqa: D301  # \b is how click is told not to fill a paragraph
     from attn_backends.calibrate.regret import report
     from attn_backends.cli.bench_order import default_folder, torch_device
@@ -80,7 +81,7 @@ def _shapes(ctx: click.Context, device: Any, path: Path, given: dict[str, Any]) 
         ran = time_held_out(
             path=path, device=device, seed=_seed(path, given), fresh=given["fresh"], command=typed(ctx),
             size=given["size"] or ("small" if device.type == "cpu" else "full"), progress=bar.listener(),
-            deadline=None if minutes is None else time.monotonic() + 60 * minutes,
+            deadline=None if minutes is None else time.monotonic() + 60 * minutes, processes=given["processes"],
         )  # fmt: skip
     return ran.results, len(ran.left)
 

@@ -20,12 +20,13 @@ LENGTHS = {"whole tiles": (1024, 1024), "ragged": (1000, 1111)}
 
 def pruned() -> list[Config]:
     """Pipelines that take more registers than there are."""
-    narrow, wide = config_for(64, False), config_for(256, False)
+    narrow, middle, wide = (config_for(width, False, 4096) for width in (64, 128, 256))
     assert narrow is not None
+    assert middle is not None
     assert wide is not None
     return [
         dataclasses.replace(narrow, q_registers=True),
-        dataclasses.replace(narrow, causal=True, dynamic=True),
+        dataclasses.replace(middle, q_tiles=3, stages=1, q_registers=False, registers=160, max_registers=128),
         dataclasses.replace(wide, keys=128, stages=1, s_stages=1),
     ]
 

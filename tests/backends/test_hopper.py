@@ -80,12 +80,18 @@ def test_too_little_shared_memory_is_refused_with_numbers() -> None:
     """Should a device of this architecture have less than the pipeline takes."""
     (reason,) = check(Request(**PLAIN), Device.pretend("h200", smem_bytes=100_000))
     assert (reason.code, reason.got) == ("smem", 128)
-    assert str(Budget(plan=config_for(128, False).plan, chip=HOPPER).shared) in str(reason)
+    assert str(Budget(plan=config_for(128, False, 1024).plan, chip=HOPPER).shared) in str(reason)
 
 
-def test_there_is_one_pipeline_per_width_and_mask() -> None:
-    found = [(config.head_dim, config.causal) for config in configs()]
-    assert sorted(found) == sorted((width, causal) for width in table.WIDTHS for causal in (False, True))
+def test_there_is_a_pipeline_per_width_and_mask() -> None:
+    """Whatever the number of queries; a row that serves short calls alone stands before the one that serves all."""
+    for width in table.WIDTHS:
+        for causal in (False, True):
+            rows = [config for config in configs() if (config.head_dim, config.causal) == (width, causal)]
+            assert [bool(row.longest) for row in rows] == [True] * (len(rows) - 1) + [False]
+            for row in rows[:-1]:
+                assert config_for(width, causal, row.longest) is row
+                assert config_for(width, causal, row.longest + 1) is not row
 
 
 class TestLaunch:

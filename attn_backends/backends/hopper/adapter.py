@@ -28,7 +28,7 @@ def run(call: Call, config: Config | None = None) -> None:
     # The kernel always writes the LSE: 4 bytes a row, and one kernel less to compile.
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if call.lse is None else call.lse
     q, scale = _with_positive_scale(q, call.softmax_scale)
-    launch_forward(q, k, v, room, lse, scale, call.causal, config or chosen(q.shape[3], call.causal))
+    launch_forward(q, k, v, room, lse, scale, call.causal, config or chosen(q.shape[3], call.causal, q.shape[2]))
     if room is not out:
         out.copy_(room)
 

@@ -18,6 +18,7 @@ class Config:
 
     head_dim: int
     causal: bool
+    longest: int = 0
     q_tiles: int
     s_stages: int
     keys: int
@@ -56,6 +57,13 @@ def configs() -> tuple[Config, ...]:
 
 
 @cache
-def config_for(head_dim: int, causal: bool) -> Config | None:
-    """The pipeline of a head width; None where there is none."""
-    return next((row for row in configs() if row.head_dim == head_dim and row.causal == causal), None)
+def config_for(head_dim: int, causal: bool, seq_q: int) -> Config | None:
+    """The pipeline of a head width for so many queries; None where there is none."""
+    return next(
+        (
+            row
+            for row in configs()
+            if row.head_dim == head_dim and row.causal == causal and seq_q <= (row.longest or seq_q)
+        ),
+        None,
+    )

@@ -90,9 +90,9 @@ def sweep_of(config: Config, k: torch.Tensor, sequences: int, gqa_ratio: int) ->
     return -(-sequences // sweeps)
 
 
-def chosen(head_dim: int, causal: bool) -> Config:
+def chosen(head_dim: int, causal: bool, seq_q: int) -> Config:
     """The shipped pipeline. Raises LookupError where there is none."""
-    config = config_for(head_dim, causal)
+    config = config_for(head_dim, causal, seq_q)
     if config is None:
         raise LookupError(f"no pipeline for heads of {head_dim}: the manifest refuses such calls")
     return config

@@ -15,8 +15,31 @@ if TYPE_CHECKING:
 
 
 def check(request: Request, device: Device) -> list[Reason]:
-    """An `smem` reason where the pipeline takes more shared memory than the device has."""
-    config = config_for(request.head_dim_qk, request.causal)
+    """Where the pipeline takes more shared memory than the device has, and where a tensor is expanded."""
+    return [*_expanded(request), *_too_large(request, device)]
+
+
+def _expanded(request: Request) -> list[Reason]:
+    """A `check` reason for each tensor whose heads, tokens or sequences share memory: TMA describes no stride of 0."""
+    batch, seq_q, seq_k = request.batch, request.seq_q, request.seq_k
+    tensors = {
+        "q_strides": (request.q_strides, (batch, seq_q, request.num_q_heads)),
+        "k_strides": (request.k_strides, (batch, seq_k, request.num_kv_heads)),
+        "v_strides": (request.v_strides, (batch, seq_k, request.num_kv_heads)),
+    }
+    return [
+        Reason(
+            code="check", axis=name, got=strides, want="no stride of 0", source="tensor descriptors of hopper",
+            hint="make an expanded tensor contiguous",
+        )
+        for name, (strides, extents) in tensors.items()
+        if strides is not None and any(step == 0 and extent > 1 for step, extent in zip(strides, extents, strict=False))
+    ]  # fmt: skip
+
+
+def _too_large(request: Request, device: Device) -> list[Reason]:
+    """A `smem` reason."""
+    config = config_for(request.head_dim_qk, request.causal, request.seq_q)
     if config is None or device.smem_bytes is None:
         return []
     needed = Budget(plan=config.plan, chip=HOPPER).shared

@@ -80,39 +80,69 @@ def walk(TILE: gl.constexpr, queries, keys, values, turns, turn, done, steps, fi
         last_visible = gl.minimum(last_visible, seen_by)
     MASKED: gl.constexpr = traits.CAUSAL or not traits.EVEN_K
     q = queries_of(queries, turn * traits.Q_TILES + TILE, traits)
+    o = gl.zeros([traits.ROWS, traits.HEAD_DIM], gl.float32, traits.out_layout())
+    top = gl.full([traits.ROWS], MINUS_INF, gl.float32, rows)
+    total = gl.zeros_like(top)
+    if traits.CAUSAL:
+        # The diagonal cuts two steps at most, and one where tiles meet it at their corners.
+        gl.static_assert(traits.KEYS >= traits.ROWS)
+        cut = steps - visible_keys(first_row, sizes, traits) // traits.KEYS
+        if cut > 1:
+            o, top, total = begin(
+                TILE,
+                q,
+                o,
+                top,
+                total,
+                keys,
+                values,
+                turns,
+                done,
+                scale,
+                last_visible,
+                (steps - 1) * traits.KEYS,
+                traits,
+            )
+            done += 1
+            steps -= 1
     await_turn(turns, done, TILE, traits)
     scores = warpgroup_mma_wait(0, [multiply_keys(q, keys, done, traits)])
     yield_turn(turns, TILE, traits)
     keys.release(done)
     if MASKED:
         scores = hide(scores, last_visible, (steps - 1) * traits.KEYS)
-    top = gl.full([traits.ROWS], MINUS_INF, gl.float32, rows)
-    weights, top, total, _fade = weigh(scores, top, gl.zeros_like(top), scale, MASKED)
+    weights, top, total, fade = weigh(scores, top, total, scale, MASKED)
     p = operand(weights, keys.buffers.dtype, traits)
-    o = gl.zeros([traits.ROWS, traits.HEAD_DIM], gl.float32, traits.out_layout())
-    cut = 1
     if traits.CAUSAL:
-        cut = steps - visible_keys(first_row, sizes, traits) // traits.KEYS
+        o = o * gl.convert_layout(fade, gl.SliceLayout(1, o.type.layout))[:, None]
     for step in range(1, steps):
-        p, o, top, total = advance(
-            TILE, q, p, o, top, total, keys, values, turns, done + step, scale, last_visible,
-            (steps - 1 - step) * traits.KEYS, step < cut, traits,
-        )  # fmt: skip
+        p, o, top, total = advance(TILE, q, p, o, top, total, keys, values, turns, done + step, scale, traits)
     if not traits.SHARED_OUT and not traits.Q_REGISTERS:
         queries.release(turn * traits.Q_TILES + TILE)
     return multiply_values(p, o, values, done + steps - 1, traits), top, total
 
 
 @gluon.jit
-def advance(
-    TILE: gl.constexpr, q, p, o, top, total, keys, values, turns, step, scale, last_visible, first_key,
-    cut, traits,
-):  # fmt: skip
-    """One step: the weights of its scores, while the weights of the step before it meet their values.
+def begin(TILE: gl.constexpr, q, o, top, total, keys, values, turns, step, scale, last_visible, first_key, traits):
+    """(o, m, l) after a step that the diagonal cuts and another follows; nothing of it is left to overlap with.
 
-    cut: whether the diagonal hides some of its keys. One loop for both kinds of steps: between two loops the weights, 16 bits
-    each, would be taken apart and put together again in every step.
+    Weights that are carried from one loop into another, 16 bits each, are taken apart and put together again in every step;
+    so the steps of a tile are one loop, and what is peculiar comes before it.
     """
+    await_turn(turns, step, TILE, traits)
+    scores = warpgroup_mma_wait(0, [multiply_keys(q, keys, step, traits)])
+    keys.release(step)
+    weights, top, total, _fade = weigh(hide(scores, last_visible, first_key), top, total, scale, True)
+    p = operand(weights, keys.buffers.dtype, traits)
+    o = warpgroup_mma_wait(0, [multiply_values(p, o, values, step, traits)])
+    yield_turn(turns, TILE, traits)
+    values.release(step)
+    return o, top, total
+
+
+@gluon.jit
+def advance(TILE: gl.constexpr, q, p, o, top, total, keys, values, turns, step, scale, traits):
+    """One step: the weights of its scores, while the weights of the step before it meet their values."""
     await_turn(turns, step, TILE, traits)
     if traits.S_STAGES == 2:
         scores = multiply_keys(q, keys, step, traits)
@@ -126,10 +156,7 @@ def advance(
         yield_turn(turns, TILE, traits)
         scores = warpgroup_mma_wait(0, [scores])
     keys.release(step)
-    if traits.CAUSAL:
-        if cut:
-            scores = hide(scores, last_visible, first_key)
-    weights, top, total, fade = weigh(scores, top, total, scale, traits.CAUSAL)
+    weights, top, total, fade = weigh(scores, top, total, scale, False)
     if traits.LATE_WAIT:
         # A branch, which the assembler moves no exponential across: without one it waits before it computes them.
         values.wait_full(step)

@@ -37,7 +37,10 @@ def hide(scores, last_visible, first_key):
     by_group: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, gl.SliceLayout(3, whole)))
     by_thread: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(3, whole)))
     by_pair: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(2, whole)))
-    fixed = gl.arange(0, scores.shape[1] // 8, by_group)[None, :, None, None] * 8 + gl.arange(0, 2, by_pair)[None, None, None, :]
+    fixed = (
+        gl.arange(0, scores.shape[1] // 8, by_group)[None, :, None, None] * 8
+        + gl.arange(0, 2, by_pair)[None, None, None, :]
+    )
     last = gl.convert_layout(last_visible - first_key, by_row)[:, None, None, None]
     last = last - gl.arange(0, 4, by_thread)[None, None, :, None] * 2
     hidden = gl.where(fixed <= last, grouped, MINUS_INF)
