@@ -47,8 +47,9 @@ class Budget:
         """Bytes of shared memory by tile."""
         plan = self.plan
         query = plan.q_tiles * plan.rows * plan.head_dim * plan.bytes
-        step = plan.stages * plan.keys * plan.head_dim * plan.bytes
-        return {"Q": query, "K": step, "V": step, "O": 0 if plan.shared_out else query}
+        step = plan.keys * plan.head_dim * plan.bytes
+        k_stages = plan.k_stages or plan.stages
+        return {"Q": query, "K": k_stages * step, "V": plan.stages * step, "O": 0 if plan.shared_out else query}
 
     @property
     def shared(self) -> int:
@@ -58,7 +59,7 @@ class Budget:
     @property
     def barriers(self) -> int:
         """Full and empty ones of every buffer of Q, K and V."""
-        return 2 * (self.plan.q_tiles + 2 * self.plan.stages)
+        return 2 * (self.plan.q_tiles + self.plan.stages + (self.plan.k_stages or self.plan.stages))
 
     @property
     def threads(self) -> int:

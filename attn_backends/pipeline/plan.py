@@ -13,6 +13,7 @@ class Plan:
 
     rows, q_tiles   queries per query tile, and how many of those a block of threads works on, a warpgroup each
     keys, stages    keys per step, and how many steps of K and of V are kept
+    k_stages        how many of K, where that differs; 0 where it does not
     s_stages        2 where the next scores are computed while the last ones are weighed and multiplied
     causal          whether some tiles are masked, which takes registers
     shared_out      the output leaves through Q's memory
@@ -25,6 +26,7 @@ class Plan:
     q_tiles: int = 2
     keys: int = 128
     stages: int = 2
+    k_stages: int = 0
     s_stages: int = 2
     causal: bool = False
     shared_out: bool = False

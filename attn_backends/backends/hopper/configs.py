@@ -23,6 +23,7 @@ class Config:
     s_stages: int
     keys: int
     stages: int
+    k_stages: int = 0
     shared_out: bool = False
     q_registers: bool = False
     late_wait: bool = False
@@ -42,6 +43,7 @@ class Config:
             q_tiles=self.q_tiles,
             keys=self.keys,
             stages=self.stages,
+            k_stages=self.k_stages,
             s_stages=self.s_stages,
             causal=self.causal,
             shared_out=self.shared_out,

@@ -68,6 +68,7 @@ def constants_of(config: Config) -> dict[str, Any]:
         "Q_TILES": config.q_tiles,
         "KEYS": config.keys,
         "STAGES": config.stages,
+        "K_STAGES": config.k_stages or config.stages,
         "S_STAGES": config.s_stages,
         "SHARED_OUT": config.shared_out,
         "Q_REGISTERS": config.q_registers,

@@ -21,7 +21,7 @@ SIZES = ["lse_batch", "lse_head", "batch", "heads", "gqa_ratio", "seq_q", "seq_k
 def attention_forward(
     q, k, v, out, lse, counter, lse_batch, lse_head, scale, batch, heads, gqa_ratio, seq_q, seq_k, sweep,
     HEAD_DIM: gl.constexpr, ROWS: gl.constexpr, Q_TILES: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr,
-    S_STAGES: gl.constexpr, CAUSAL: gl.constexpr, EVEN_K: gl.constexpr, SHARED_OUT: gl.constexpr,
+    K_STAGES: gl.constexpr, S_STAGES: gl.constexpr, CAUSAL: gl.constexpr, EVEN_K: gl.constexpr, SHARED_OUT: gl.constexpr,
     Q_REGISTERS: gl.constexpr, LATE_WAIT: gl.constexpr, PING_PONG: gl.constexpr, DYNAMIC: gl.constexpr,
     REGISTERS: gl.constexpr,
 ):  # fmt: skip
@@ -36,7 +36,7 @@ def attention_forward(
     )  # fmt: skip
     sizes = Sizes(heads, gqa_ratio, seq_q, seq_k, batch * heads, sweep)
     queries = ring_of(q, Q_TILES, 1)
-    keys = ring_of(k, STAGES, Q_TILES)
+    keys = ring_of(k, K_STAGES, Q_TILES)
     values = ring_of(v, STAGES, Q_TILES)
     notes = gl.allocate_shared_memory(gl.int32, [2, 1], mbarrier.MBarrierLayout())
     tickets = new_ring(notes, 2, Q_TILES)
