@@ -20,7 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from attn_backends.backends.hopper.kernel.names import copy_out
 from attn_backends.backends.hopper.kernel.products import multiply_keys, multiply_values, operand, queries_of
 from attn_backends.backends.hopper.kernel.schedule import steps_of, take, tickets_of, visible_keys, work_of
-from attn_backends.backends.hopper.kernel.softmax import MINUS_INF, finish, hide, thread_sums, weigh
+from attn_backends.backends.hopper.kernel.softmax import MINUS_INF, finish, hide, weigh
 from attn_backends.backends.hopper.kernel.turns import await_turn, yield_turn
 
 
@@ -82,7 +82,7 @@ def walk(TILE: gl.constexpr, queries, keys, values, turns, turn, done, steps, fi
     q = queries_of(queries, turn * traits.Q_TILES + TILE, traits)
     o = gl.zeros([traits.ROWS, traits.HEAD_DIM], gl.float32, traits.out_layout())
     top = gl.full([traits.ROWS], MINUS_INF, gl.float32, rows)
-    total = thread_sums(gl.zeros([traits.ROWS, traits.KEYS], gl.float32, traits.scores_layout()))
+    total = gl.zeros_like(top)
     if traits.CAUSAL:
         # The diagonal cuts two steps at most, and one where tiles meet it at their corners.
         gl.static_assert(traits.KEYS >= traits.ROWS)

@@ -24,15 +24,7 @@ def weigh(scores, top, total, scale, MASKED: gl.constexpr):
         shift = gl.where(highest == MINUS_INF, 0.0, shift)
     fade = gl.exp2(top * scale - shift)
     weights = gl.exp2(scores * scale - shift[:, None])
-    part = thread_sums(weights)
-    return weights, highest, total * gl.convert_layout(fade, gl.SliceLayout(1, part.type.layout))[:, None] + part, fade
-
-
-@gluon.jit
-def thread_sums(weights):
-    """[ROWS, 4]: every thread's sum over its columns of a row. l is kept like this, and summed over threads at the end."""
-    columns = weights.reshape([weights.shape[0], weights.shape[1] // 8, 4, 2])
-    return gl.sum(gl.sum(columns, 3), 1)
+    return weights, highest, total * fade + gl.sum(weights, 1), fade
 
 
 @gluon.jit
@@ -58,7 +50,6 @@ def hide(scores, last_visible, first_key):
 @gluon.jit
 def finish(top, total, scale):
     """(1 / l, LSE): what the output is multiplied with, and the natural logarithm; a row that saw no key has 0, -inf."""
-    total = gl.convert_layout(gl.sum(total, 1), top.type.layout)
     seen = total > 0.0
     filled = gl.where(seen, total, 1.0)
     return gl.where(seen, 1.0 / filled, 0.0), gl.where(seen, (top * scale + gl.log2(filled)) * LN2, MINUS_INF)
