@@ -250,3 +250,28 @@ class TestOnHopper:
         call.v[:, 200:] = 1e30
         run(call)
         assert torch.equal(call.out[:, :200], before[:, :200])
+
+    @pytest.mark.parametrize("width", table.WIDTHS)
+    def test_a_graph_replayed_beside_other_calls_answers(self, width: int) -> None:
+        """What is captured draws its tickets from a counter of its own; two streams have one each."""
+        from attn_backends.backends.hopper.adapter import run
+
+        call = table.call_of((2, 8, 4, 1500, 1500), width, causal=True)
+        run(call)
+        right = call.out.clone()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            run(call)
+        others = [table.call_of((2, 8, 4, 1500, 1500), width, causal=True) for _ in range(2)]
+        streams = [torch.cuda.Stream() for _ in others]
+        torch.cuda.synchronize()
+        for _ in range(20):
+            call.out.fill_(torch.nan)
+            graph.replay()
+            for stream, other in zip(streams, others, strict=True):
+                with torch.cuda.stream(stream):
+                    run(other)
+        torch.cuda.synchronize()
+        assert torch.equal(call.out, right)
+        for other in others:
+            assert table.differences(other)["out"] < 6e-3
