@@ -111,10 +111,15 @@ def compiled(launch: Launch) -> Compiled:
     """Compile, through Triton's cache on disk. Raises what Triton's compiler raises."""
     source = GluonASTSource(launch.kernel, launch.signature, launch.constants, launch.attributes)
     kernel = triton.compile(source, target=TARGET, options=launch.options)
-    found = re.search(r"REG:(\d+) STACK:(\d+)", _resources(kernel.asm["cubin"]))
+    found = re.search(
+        r"REG:(\d+) STACK:(\d+)", _asked(kernel.asm["cubin"], knobs.nvidia.cuobjdump, "--dump-resource-usage")
+    )
     if found is None:
         raise RuntimeError("no resources in what the assembler noted")
-    words = Counter(re.findall(rf"\b({'|'.join(INSTRUCTIONS)})\b", kernel.asm["sass"]))
+    listing = _asked(
+        kernel.asm["cubin"], knobs.nvidia.nvdisasm, "--print-code"
+    )  # Triton's own listing may be cut short
+    words = Counter(re.findall(rf"\b({'|'.join(INSTRUCTIONS)})\b", listing))
     return Compiled(
         registers=int(found[1]),
         stack=int(found[2]),
@@ -142,9 +147,9 @@ class _StandIn:
         return 0
 
 
-def _resources(cubin: bytes) -> str:
+def _asked(cubin: bytes, tool: Any, what: str) -> str:
+    """What one of Triton's tools prints about a compiled kernel."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
-        command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", str(path)]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603  # Triton's tool
+        return subprocess.run([tool.path, what, str(path)], capture_output=True, text=True, check=True).stdout  # noqa: S603
