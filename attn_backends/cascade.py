@@ -4,11 +4,15 @@
     B = attention(each sequence's queries, its own tokens)    as usual, causal among the new tokens
     merge_states(A, B)
 
-Two calls of `attention()`, each decided like any other, and their merge. Needs torch; uses the public API alone.
+Two calls of `attention()`, each decided like any other, and their merge, which is one kernel on a GPU with triton. Needs
+torch.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -52,9 +56,9 @@ def cascade_attention(
     _check(q, arguments)
     batch, new, heads, width = q.shape
     if groups is None:
-        groups = torch.tensor([0, batch], dtype=torch.int32, device=q.device)
+        groups = torch.arange(2, dtype=torch.int32, device=q.device) * batch  # without a copy from the host
     shared_out, shared_lse = attention(
-        q.reshape(batch * new, heads, width), k_cache, v_cache, layout="thd", cu_seqlens_q=groups * new,
+        q.reshape(batch * new, heads, width), k_cache, v_cache, layout="thd", cu_seqlens_q=groups if new == 1 else groups * new,
         max_seqlen_q=batch * new, block_table=prefix_table, seq_lens=prefix_lens, phase="append", causal=False,
         return_lse=True, **arguments,
     )  # fmt: skip
@@ -62,10 +66,29 @@ def cascade_attention(
         q, k_cache, v_cache, block_table=block_table, seq_lens=seq_lens, causal=causal, sinks=sinks, return_lse=True,
         **arguments,
     )  # fmt: skip
-    out, lse = merge_states(
+    out, lse = _merged(
         shared_out.view(batch, new, heads, -1), shared_lse.view(heads, batch, new).transpose(0, 1), own_out, own_lse
     )
     return (out, lse) if return_lse else out
+
+
+def _merged(*states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """`merge_states(out_a, lse_a, out_b, lse_b)`, by one kernel where there is one for these."""
+    fused = _kernel() if states[0].device.type == "cuda" else None
+    if fused is not None and fused.takes(states):
+        out, lse = fused.merge(*states)
+    else:
+        out, lse = merge_states(*states)
+    return out, lse
+
+
+@functools.cache
+def _kernel() -> ModuleType | None:
+    """`fused_merge`; None without triton."""
+    try:
+        return importlib.import_module("attn_backends.host.fused_merge")
+    except ImportError:
+        return None
 
 
 def _check(q: torch.Tensor, arguments: dict[str, Any]) -> None:

@@ -7,12 +7,16 @@ stores x as it is; a quantised one stores
     fp8(clamp(x / descale))       e4m3: -448..448, e5m2: -57344..57344, to nearest even by the cast
 
 With `per_token_head` the descales are outputs: descale = max|x| over the token's head / largest (127 for int8, so
-those codes are symmetric; 1 for a head of zeros) is written beside the codes. Needs torch; imported by the public API.
+those codes are symmetric; 1 for a head of zeros) is written beside the codes. On a GPU one kernel does all of it
+(fused_write.py), elsewhere and without triton torch does, to the same bits. Needs torch; imported by the public API.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 
@@ -50,7 +54,7 @@ def append_kv(
         not given, k's breaks the tie
 
     The caches (and `per_token_head` descales) stay the caller's. Makes no device-to-host copy, hence slots outside
-    the cache are refused on the CPU only. Raises RequestError.
+    the cache are refused on the CPU only; the GPU's kernel skips them. Raises RequestError.
     """
     if kv_layout not in KV_LAYOUTS:
         raise RequestError("kv_layout", kv_layout, "one of " + ", ".join(KV_LAYOUTS))
@@ -64,8 +68,9 @@ def append_kv(
     ]
     _check_slots(slot_mapping, writes)
     with torch.no_grad():
-        for write in writes:
-            write.store(slot_mapping)
+        if not _store_on_gpu(writes, slot_mapping):
+            for write in writes:
+                write.store(slot_mapping)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +95,37 @@ class _Write:
         else:
             scale = broadcast_scale(self.descale, self.granularity).transpose(0, 1)
             _put(self.cache, slots, _quantise(self.rows, scale, self.cache.dtype))
+
+
+def _store_on_gpu(writes: list[_Write], slots: torch.Tensor) -> bool:
+    """Let one kernel write both; whether it did."""
+    keys = writes[0]
+    if (
+        keys.rows.device.type != "cuda"
+        or keys.rows.numel() == 0
+        or keys.cache.numel() == 0
+        or torch.compiler.is_compiling()
+    ):
+        return False
+    fused = _kernel()
+    if fused is None:
+        return False
+    targets = [
+        fused.Target(rows=one.rows, cache=one.cache, descale=one.descale, granularity=one.granularity) for one in writes
+    ]
+    if not all(fused.takes(target) for target in targets):
+        return False
+    fused.write(*targets, slots)
+    return True
+
+
+@functools.cache
+def _kernel() -> ModuleType | None:
+    """`fused_write`; None without triton."""
+    try:
+        return importlib.import_module("attn_backends.host.fused_write")
+    except ImportError:
+        return None
 
 
 def _token_scales(rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

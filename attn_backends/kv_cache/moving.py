@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -59,57 +64,92 @@ def gather_kv(
     """
     if kv_layout not in KV_LAYOUTS:
         raise RequestError("kv_layout", kv_layout, "one of " + ", ".join(KV_LAYOUTS))
-    page_size = k_cache.shape[1 if kv_layout == "NHD" else 2]
+    batch = len(seq_lens)
+    k = _scaled("k", k_cache, (k_descale, k_granularity, None), kv_layout, batch, dtype)
+    v = _scaled("v", v_cache, (v_descale, v_granularity, k_granularity), kv_layout, batch, dtype)
     lengths = seq_lens.to(torch.int64)
-    ends = lengths.cumsum(0)
-    sequence = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
-    position = torch.arange(len(sequence), device=lengths.device) - (ends - lengths)[sequence]
-    column = position // page_size
-    if bool((column >= block_table.shape[1]).any()):
-        raise RequestError(
-            "seq_lens", int(lengths.max()), f"at most {block_table.shape[1] * page_size} tokens, what the table holds"
-        )
-    places = (block_table[sequence, column].to(torch.int64), position % page_size, sequence)
-    starts = torch.cat([ends.new_zeros(1), ends]).to(torch.int32)
-    k = _gathered("k", k_cache, (k_descale, k_granularity, None), places, kv_layout, len(lengths), dtype)
-    v = _gathered("v", v_cache, (v_descale, v_granularity, k_granularity), places, kv_layout, len(lengths), dtype)
-    return k, v, starts
+    starts = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    longest, total = torch.stack([lengths.max() if batch else starts[0], starts[-1]]).tolist()
+    room = block_table.shape[1] * k.pages.shape[1]
+    if longest > room:
+        raise RequestError("seq_lens", longest, f"at most {room} tokens, what the table holds")
+    cu_seqlens = starts.to(torch.int32)
+    fused = _kernel() if k_cache.device.type == "cuda" else None
+    sources = [] if fused is None else [one.source(fused) for one in (k, v)]
+    if fused is not None and all(fused.takes(source) for source in sources):
+        rows = fused.gather(*sources, block_table, cu_seqlens, total=total, longest=longest)
+        return *rows, cu_seqlens
+    sequence = torch.repeat_interleave(torch.arange(batch, device=lengths.device), lengths, output_size=total)
+    position = torch.arange(total, device=lengths.device) - starts[sequence]
+    page = block_table[sequence, position // k.pages.shape[1]].to(torch.int64)
+    places = (page, position % k.pages.shape[1], sequence)
+    return k.rows(places), v.rows(places), cu_seqlens
 
 
-def _gathered(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scaled:
+    """One cache to read: pages [pages, page, Hkv, D] and a descale by token [pages, page, Hkv] as views; dtype: of its rows."""
+
+    pages: torch.Tensor
+    descale: torch.Tensor | None
+    granularity: str
+    dtype: torch.dtype
+
+    def source(self, fused: Any) -> Any:
+        """As the kernel takes it."""
+        return fused.Source(pool=self.pages, descale=self.descale, granularity=self.granularity, dtype=self.dtype)
+
+    def rows(self, places: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        """[total, Hkv, width] at (page, cell) of every token, in torch."""
+        page, cell, sequence = places
+        stored = _as_bytes(self.pages)[page, cell]
+        rows = stored.view(self.pages.dtype) if stored.dtype != self.pages.dtype else stored
+        if self.descale is None:
+            return rows.to(self.dtype)
+        if self.granularity == "per_token_head":
+            factors = self.descale[page, cell].unsqueeze(-1)
+        elif self.granularity == "per_head" and self.descale.dim() == 2:
+            factors = self.descale[sequence].unsqueeze(-1)
+        else:
+            factors = broadcast_scale(self.descale, self.granularity).transpose(0, 1)
+        return (rows.to(torch.float32) * factors).to(self.dtype)
+
+
+def _scaled(
     name: str,
     cache: torch.Tensor,
     scaling: tuple[Descale, str | None, str | None],
-    places: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     kv_layout: str,
     batch: int,
     dtype: torch.dtype | None,
-) -> torch.Tensor:
-    """Rows [total, Hkv, width] at (page, cell) of every token."""
-    pages, cells, sequence = places
-    pool = cache if kv_layout == "NHD" else cache.transpose(1, 2)
-    stored = _as_bytes(pool)[pages, cells]
-    rows = stored.view(cache.dtype) if stored.dtype != cache.dtype else stored
+) -> _Scaled:
+    """Check one cache against its descale."""
+    pages = cache if kv_layout == "NHD" else cache.transpose(1, 2)
     descale, explicit, tie_break = scaling
     quantised = str(cache.dtype).removeprefix("torch.") in RANGES
     if descale is None:
         if quantised:
             raise RequestError(f"{name}_descale", None, f"a descale, since the {name} cache holds {cache.dtype}")
-        return rows if dtype is None else rows.to(dtype)
+        return _Scaled(pages=pages, descale=None, granularity="none", dtype=dtype or cache.dtype)
     if not quantised:
         raise RequestError(f"{name}_descale", "given", f"none: the {name} cache is dense ({cache.dtype})")
     scale = torch.as_tensor(descale, dtype=torch.float32, device=cache.device)
     granularity = resolve_granularity(
-        tuple(scale.shape), field=f"{name}_descale", heads=pool.shape[2], head_dim=pool.shape[3], batch=batch,
-        paged=(pool.shape[0], pool.shape[1]), kv_layout=kv_layout, explicit=explicit, tie_break=tie_break,
+        tuple(scale.shape), field=f"{name}_descale", heads=pages.shape[2], head_dim=pages.shape[3], batch=batch,
+        paged=(pages.shape[0], pages.shape[1]), kv_layout=kv_layout, explicit=explicit, tie_break=tie_break,
     )  # fmt: skip
-    if granularity == "per_token_head":
-        factors = (scale if kv_layout == "NHD" else scale.transpose(1, 2))[pages, cells].unsqueeze(-1)
-    elif granularity == "per_head" and scale.dim() == 2:
-        factors = scale[sequence].unsqueeze(-1)
-    else:
-        factors = broadcast_scale(scale, granularity).transpose(0, 1)
-    return (rows.to(torch.float32) * factors).to(dtype or torch.bfloat16)
+    if granularity == "per_token_head" and kv_layout == "HND":
+        scale = scale.transpose(1, 2)
+    return _Scaled(pages=pages, descale=scale, granularity=granularity, dtype=dtype or torch.bfloat16)
+
+
+@functools.cache
+def _kernel() -> ModuleType | None:
+    """`fused_gather`; None without triton."""
+    try:
+        return importlib.import_module("attn_backends.kv_cache.fused_gather")
+    except ImportError:
+        return None
 
 
 def _as_bytes(pool: torch.Tensor) -> torch.Tensor:

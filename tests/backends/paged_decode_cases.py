@@ -21,6 +21,7 @@ import torch
 from attn_backends.backends.eager import adapter as eager
 from attn_backends.backends.paged_decode import adapter as paged
 from attn_backends.backends.paged_decode import launch as launching
+from attn_backends.backends.paged_decode.operands import operands_of
 from attn_backends.call import Call
 from attn_backends.quantization import RANGES
 
@@ -37,7 +38,8 @@ class Case:
     """Hq, Hkv, D, Dv, page size; `new` and `lengths` of every sequence; k and v: (format, granularity).
 
     Sequences of different `new` lengths are packed (`thd`). spare: pages of the pool, and columns of the table, that no
-    sequence uses. magnitude: of quantised numbers. extras draws further arguments.
+    sequence uses. latent: V is the first Dv columns of K, in its memory, and scaled as K is. rows: of a tile of queries,
+    None = as shipped. magnitude: of quantised numbers. extras draws further arguments.
     """
 
     heads: tuple[int, int, int, int] = (4, 2, 16, 16)
@@ -49,6 +51,8 @@ class Case:
     kv_layout: str = "NHD"
     layout: str = "bshd"
     spare: int = 2
+    latent: bool = False
+    rows: int | None = None
     magnitude: float = 1.0
     extras: Extras = field(default=lambda _: {})
     settings: dict[str, Any] = field(default_factory=dict)
@@ -79,6 +83,18 @@ CASES: dict[str, Case] = {
         new=(9, 9), lengths=(5, 40), settings={"causal": True, "causal_alignment": "top_left"}
     ),
     "mixed": Case(layout="thd", new=(1, 17, 0, 5), lengths=(37, 40, 9, 70), settings={"causal": True}),
+    "mixed, decodes in tiles of their own": Case(
+        layout="thd", new=(1, 17, 0, 5, 1), lengths=(37, 40, 9, 70, 130), rows=32, settings={"causal": True}
+    ),
+    "mixed, everything, decodes in tiles of their own": Case(
+        layout="thd", new=(1, 17, 5, 2), lengths=(137, 40, 70, 99), rows=32, k=(_FP8, "per_channel"), v=(_FP8, "per_token_head"),
+        extras=lambda g: {"sinks": torch.randn(4, generator=g), "alibi_slopes": torch.rand(4, 4, generator=g)},
+        settings={"causal": True, "window_left": 30, "softcap": 5.0},
+    ),
+    "mixed, decodes read V in pairs": Case(
+        heads=(4, 2, 24, 40), layout="thd", new=(1, 17, 33, 2), lengths=(137, 40, 70, 99), rows=64, k=(_FP8, "per_head"),
+        v=(_INT8, "per_channel"), settings={"causal": True},
+    ),
     "mixed, some without keys": Case(layout="thd", new=(1, 7, 5), lengths=(0, 4, 70), settings={"causal": True}),
     "window": Case(lengths=(37, 200), settings={"causal": True, "window_left": 10}),
     "window of oneself": Case(lengths=(37, 200), settings={"causal": True, "window_left": 0}),
@@ -120,6 +136,26 @@ CASES: dict[str, Case] = {
     "more sequences than are read at a time": Case(
         layout="thd", new=(1, 0, 3, 1) * 10, lengths=(5, 2, 9, 0) * 9 + (60, 7, 33, 1), settings={"causal": True}
     ),
+    "heads of 256": Case(heads=(4, 2, 256, 256), settings={"causal": True}),
+    "heads of 256, e4m3": Case(heads=(4, 2, 256, 256), k=(_FP8, "per_head"), v=(_FP8, "per_token_head")),
+    "heads of 256, new tokens": Case(heads=(4, 1, 256, 256), new=(9, 9), settings={"causal": True}),
+    "192 and 128": Case(heads=(4, 2, 192, 128)),
+    "192 and 128, new tokens": Case(heads=(4, 1, 192, 128), new=(9, 9), settings={"causal": True}),
+    "192 and 128, everything": Case(
+        heads=(4, 2, 192, 128), layout="thd", new=(1, 17, 5), lengths=(137, 40, 70), k=(_FP8, "per_channel"), v=(_INT8, "per_channel"),
+        extras=lambda g: {"sinks": torch.randn(4, generator=g), "alibi_slopes": torch.rand(3, 4, generator=g)},
+        settings={"causal": True, "window_left": 30, "softcap": 5.0},
+    ),
+    "a latent": Case(heads=(16, 1, 576, 512), latent=True),
+    "a latent, many heads, new tokens": Case(
+        heads=(40, 1, 576, 512), latent=True, new=(2, 2), page_size=16, settings={"causal": True}
+    ),
+    "a latent, V apart": Case(heads=(16, 1, 576, 512)),
+    "a latent, heads first, empty": Case(heads=(16, 1, 576, 512), latent=True, kv_layout="HND", lengths=(0, 33)),
+    "a latent in e4m3": Case(heads=(16, 1, 576, 512), latent=True, k=(_FP8, "per_tensor"), v=(_FP8, "per_tensor")),
+    "a latent in e4m3 per token": Case(
+        heads=(16, 1, 576, 512), latent=True, k=(_FP8, "per_token_head"), v=(_FP8, "per_token_head")
+    ),
     "quantised, everything": Case(
         layout="thd", new=(1, 17, 5), lengths=(137, 40, 70), k=(_FP8, "per_channel"), v=(_FP8, "per_token_head"),
         extras=lambda g: {"sinks": torch.randn(4, generator=g), "alibi_slopes": torch.rand(3, 4, generator=g)},
@@ -132,7 +168,12 @@ def differences(case: Case, dtype: torch.dtype, device: str) -> dict[str, float]
     """Largest difference from eager in float64, relative to the largest value; `infinite` counts LSEs that disagree."""
     call, right = calls(case, dtype, device)
     with mock.patch.object(launching, "MOST_LENGTHS", 16):
-        paged.run(call)
+        if case.rows is None:
+            paged.run(call)
+        else:
+            operands = operands_of(call)
+            config = dataclasses.replace(launching.chosen(call, operands.sizes), rows=case.rows)
+            launching.launch(call, operands, config)
     eager.run(right)
     assert call.lse is not None
     assert right.lse is not None
@@ -168,7 +209,7 @@ def calls(case: Case, dtype: torch.dtype, device: str) -> tuple[Call, Call]:
         q, d_out = q.transpose(1, 2).contiguous(), d_out.transpose(1, 2).contiguous()
     table, pages = block_table(case, generator)
     k, k_scale = _cache(case, pages, width, case.k, dtype, generator)
-    v, v_scale = _cache(case, pages, width_v, case.v, dtype, generator)
+    v, v_scale = (k, k_scale) if case.latent else _cache(case, pages, width_v, case.v, dtype, generator)
     _poison(case, (k, v), table)
     settings |= {
         "block_table": table, "seq_lens": torch.tensor(case.lengths, dtype=torch.int32), "kv_layout": case.kv_layout,
@@ -182,8 +223,10 @@ def calls(case: Case, dtype: torch.dtype, device: str) -> tuple[Call, Call]:
     q, k, v = q.to(device, dtype), k.to(device), v.to(device)
 
     def call_in(kind: torch.dtype) -> Call:
+        keys = _read_as(k, kind)
+        values = keys[..., :width_v] if case.latent else _read_as(v, kind)
         return Call(
-            q=q.to(kind), k=_read_as(k, kind), v=_read_as(v, kind), lse=torch.full(rows, torch.nan, device=device),
+            q=q.to(kind), k=keys, v=values, lse=torch.full(rows, torch.nan, device=device),
             out=torch.full(d_out.shape, torch.nan, dtype=kind, device=device), **settings,
         )  # fmt: skip
 

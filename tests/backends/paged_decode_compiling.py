@@ -59,39 +59,84 @@ CALLS: dict[str, dict[str, Any]] = {
         "new": 64, "form": "scaled-int8", "granularity": "per_token_head", "everything": True
     },
     "batch invariant": {"invariant": True},
+    "packed": {"new": 64, "packed": True},
+    "packed, everything": {"new": 64, "packed": True, "everything": True},
+    "packed, fp8": {"new": 64, "packed": True, "form": "scaled-fp8-e4m3"},
+    "packed, heads of 256": {"new": 64, "packed": True, "width": 256, "everything": True},
+    "packed, fp8, heads of 256": {"new": 64, "packed": True, "width": 256, "form": "scaled-fp8-e4m3"},
+    "packed, 192 and 128": {"new": 64, "packed": True, "width": 192, "width_v": 128},
+    "packed, a latent": {"new": 4, "packed": True, "latent": 16},
     "float32": {"dtype": torch.float32},
     "float32, fp8 per token, everything": {
         "dtype": torch.float32, "form": "scaled-fp8-e4m3", "granularity": "per_token_head", "everything": True
     },
+    "heads of 256": {"width": 256},
+    "heads of 256, everything": {"width": 256, "everything": True},
+    "fp8, heads of 256": {"form": "scaled-fp8-e4m3", "width": 256},
+    "int8 per token, heads of 256, everything": {
+        "form": "scaled-int8", "granularity": "per_token_head", "width": 256, "everything": True
+    },
+    "new tokens, heads of 256": {"width": 256, "new": 64},
+    "new tokens, heads of 256, everything": {"width": 256, "new": 64, "everything": True},
+    "new tokens, int8 per token, heads of 256, everything": {
+        "form": "scaled-int8", "granularity": "per_token_head", "width": 256, "new": 64, "everything": True
+    },
+    "float32, heads of 256, everything": {"dtype": torch.float32, "width": 256, "everything": True},
+    "192 and 128": {"width": 192, "width_v": 128},
+    "192 and 128, everything": {"width": 192, "width_v": 128, "everything": True},
+    "fp8 per channel, 192 and 128": {
+        "form": "scaled-fp8-e4m3", "granularity": "per_channel", "width": 192, "width_v": 128
+    },
+    "new tokens, 192 and 128": {"width": 192, "width_v": 128, "new": 64},
+    "a latent, 16 heads": {"latent": 16},
+    "a latent, 16 heads, everything": {"latent": 16, "everything": True},
+    "a latent, 128 heads": {"latent": 128},
+    "a latent, 128 heads, everything": {"latent": 128, "everything": True},
 }  # fmt: skip
 
 
 def call_of(
     *, form: str = "dense", granularity: str = "per_tensor", dtype: torch.dtype = torch.bfloat16, width: int = 128,
-    new: int = 1, batch: int = 8, everything: bool = False, invariant: bool = False,
+    width_v: int | None = None, latent: int = 0, new: int = 1, batch: int = 8, everything: bool = False, invariant: bool = False,
+    packed: bool = False,
 ) -> Call:  # fmt: skip
-    """Sequences of 2048 tokens in pages of 16, 32 heads on 8; tensors without contents."""
+    """Sequences of 2048 tokens in pages of 16, 32 heads on 8; tensors without contents.
+
+    latent: so many heads on one of 576 columns, whose first 512 are V
+    """
     heads, kv_heads, page, columns = 32, 8, 16, 128
+    if latent:
+        heads, kv_heads, width, width_v = latent, 1, 576, 512
+    width_v = width_v or width
     pages = batch * columns
 
     def empty(*shape: int, kind: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=kind, device="meta")
 
-    cache = empty(pages, page, kv_heads, width, kind=FORMATS[form] or dtype)
-    shapes = {"per_tensor": (1,), "per_channel": (kv_heads, width), "per_token_head": (pages, page, kv_heads)}
+    k, v = (empty(pages, page, kv_heads, columns, kind=FORMATS[form] or dtype) for columns in (width, width_v))
+    if latent:
+        v = k[..., :width_v]
     dense = form == "dense"
-    scale = None if dense else empty(*shapes[granularity], kind=torch.float32)
-    q = empty(batch, new, heads, width, kind=dtype)
+
+    def scale(columns: int) -> torch.Tensor | None:
+        shapes = {"per_tensor": (1,), "per_channel": (kv_heads, columns), "per_token_head": (pages, page, kv_heads)}
+        return None if dense else empty(*shapes[granularity], kind=torch.float32)
+
+    rows: tuple[int, ...] = (batch * new,) if packed else (batch, new)
+    lse = (heads, *rows) if packed else (batch, heads, new)
+    q = empty(*rows, heads, width, kind=dtype)
     extras: dict[str, Any] = {}
     if everything:
         extras = {
             "softcap": 30.0, "window_left": 500, "sinks": empty(heads, kind=torch.float32),
-            "alibi_slopes": empty(batch, heads, kind=torch.float32), "lse": empty(batch, heads, new, kind=torch.float32),
+            "alibi_slopes": empty(batch, heads, kind=torch.float32), "lse": empty(*lse, kind=torch.float32),
         }  # fmt: skip
+    if packed:
+        extras |= {"layout": "thd", "cu_seqlens_q": empty(batch + 1, kind=torch.int32)}
     return Call(
-        q=q, k=cache, v=cache, out=torch.empty_like(q), causal=True, softmax_scale=0.1,
+        q=q, k=k, v=v, out=empty(*rows, heads, width_v, kind=dtype), causal=True, softmax_scale=0.1,
         seq_lens=empty(batch, kind=torch.int32), block_table=empty(batch, columns, kind=torch.int32),
-        k_format=form, v_format=form, k_descale=scale, v_descale=scale,
+        k_format=form, v_format=form, k_descale=scale(width), v_descale=scale(width_v),
         k_granularity="none" if dense else granularity, v_granularity="none" if dense else granularity,
         max_seqlen_q=new, max_seqlen_k=columns * page, batch_invariant=invariant, **extras,
     )  # fmt: skip

@@ -16,6 +16,7 @@ from tests.backends.cpu_plugin import lay_out
 CHANGES = (
     ('arch = ["9.0"]', 'arch = "any"'),
     ('dtype = ["float16", "bfloat16", "float32"]', 'dtype = ["float16", "float32"]'),
+    ('dtype = ["float16", "bfloat16"]\n', 'dtype = ["float16"]\n'),
     ('out_dtype = ["same", "float16", "bfloat16", "float32"]', 'out_dtype = ["same", "float16", "float32"]'),
     ('check = "attn_backends.backends.paged_decode.limits:check"\n', ""),
 )

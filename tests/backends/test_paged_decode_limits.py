@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from attn_backends import Device, Request, select
-from attn_backends.backends.paged_decode.configs import Traits, config_for, configs
+from attn_backends.backends.paged_decode.configs import Traits, config_for, configs, parts
 from attn_backends.backends.paged_decode.limits import check
 
 
@@ -26,10 +26,15 @@ TAKEN = {
     "five heads share one": {"num_q_heads": 40},
     "new tokens in a window": {"seq_q": 17, "phase": "append", "window_left": 1023},
     "sinks, softcap, ALiBi": {"sinks": True, "softcap": 30.0, "alibi": True},
+    "heads of 256": {"head_dim_qk": 256, "head_dim_v": 256},
+    "192 and 128": {"head_dim_qk": 192},
+    "a latent": {"num_q_heads": 128, "num_kv_heads": 1, "head_dim_qk": 576, "head_dim_v": 512, "softmax_scale": 0.07},
     "more elements than 32 bits count": {"num_pages": 2**20},
 }
 REFUSED = {
     "dense tensors": ({"page_size": None, "kv_layout": None, "num_pages": None, "phase": "prefill"}, "kv_layout"),
+    "heads wider than 256": ({"head_dim_qk": 320, "head_dim_v": 320}, "head_dim"),
+    "a latent in float32": ({"dtype": "float32", "num_kv_heads": 1, "head_dim_qk": 576, "head_dim_v": 512}, "dtype"),
     "a mask": ({"mask": "bool"}, "mask"),
     "a quantised q": (
         {"dtype": "float8_e4m3fn", "q_format": "scaled-fp8-e4m3", "q_granularity": "per_tensor"},
@@ -73,7 +78,7 @@ def test_every_row_serves_some_call():
     """A row behind others that take all its calls would be a promise nobody keeps."""
     served = set()
     for size, stored in ((2, 1), (2, 2), (4, 4), (4, 1)):
-        for width in (64, 128, 256):
+        for width in (64, 128, 256, 576):
             for rows in (1, 64):
                 for units in (8, 1024):
                     traits = Traits.of(
@@ -81,6 +86,22 @@ def test_every_row_serves_some_call():
                     )
                     served |= {config_for(arch, traits) for arch in (0, 90)}
     assert served >= set(configs())
+
+
+@pytest.mark.parametrize(
+    ("width", "tiles"),
+    [
+        (64, (64, 0)),
+        (80, (128, 0)),
+        (96, (128, 0)),
+        (192, (128, 64)),
+        (200, (256, 0)),
+        (256, (256, 0)),
+        (576, (512, 64)),
+    ],
+)
+def test_a_wide_head_is_two_tiles_where_they_fill_it(width, tiles):
+    assert parts(width) == tiles
 
 
 def test_a_row_has_the_same_tiles_in_any_batch_under_batch_invariance():

@@ -85,3 +85,16 @@ def config_for(arch: int, traits: Traits) -> Config | None:
 def padded(width: int) -> int:
     """The width of a tile for a head of this width: a power of two, at least 16."""
     return max(16, 1 << (width - 1).bit_length())
+
+
+def parts(width: int) -> tuple[int, int]:
+    """A wide head as two tiles that fill it, 576 = 512 + 64 and 192 = 128 + 64; others as one, (padded, 0)."""
+    first = 1 << (width.bit_length() - 1)
+    rest = width - first
+    if width > _ONE_TILE and rest >= _LEAST_PART and rest & (rest - 1) == 0:
+        return first, rest
+    return padded(width), 0
+
+
+_ONE_TILE = 128  # widths up to which a head is one tile, whatever it holds
+_LEAST_PART = 16  # columns of a product

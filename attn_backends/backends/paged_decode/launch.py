@@ -10,9 +10,9 @@ import triton.language as tl
 
 from attn_backends.backends.paged_decode.attend import attend_split
 from attn_backends.backends.paged_decode.combine import combine_splits
-from attn_backends.backends.paged_decode.configs import Config, Traits, config_for, padded
+from attn_backends.backends.paged_decode.configs import Config, Traits, config_for, padded, parts
 from attn_backends.backends.paged_decode.operands import Operands, Sizes
-from attn_backends.backends.paged_decode.schedule import INVARIANT_SPLITS, MOST_SPLITS
+from attn_backends.backends.paged_decode.schedule import INVARIANT_SPLITS, MOST_SPLITS, SEGMENTS
 
 if TYPE_CHECKING:
     from attn_backends.call import Call
@@ -34,6 +34,8 @@ def launch(call: Call, operands: Operands, config: Config | None = None) -> None
     most_items = MOST_WAVES * slots
     tiles = most_tiles(sizes, config)
     items = most_programs(sizes, config, tiles, most_items, flags["INVARIANT"])
+    if flags["PACKED_Q"]:
+        items += int(SEGMENTS.value)
     programs = items * sizes.kv_heads
     units = items if flags["PACKED_Q"] else tiles
     width_v = padded(sizes.width_v)
@@ -126,23 +128,27 @@ def _reach(operands: Operands, config: Config) -> int:
 
 def _options(call: Call, operands: Operands, config: Config) -> dict[str, Any]:
     sizes, flags = operands.sizes, operands.flags
-    width, width_v = padded(sizes.width), padded(sizes.width_v)
+    (width, rest), width_v = parts(sizes.width), padded(sizes.width_v)
     qk_type, pv_type = _product_type(call.q, call.k), _product_type(call.q, call.v)
+    pairs = _pairs(call)
     narrow = qk_type is torch.float16 and (call.q.dtype is not torch.float16 or flags["K_SCALE"] == "channel")
     return {
         **flags,
         "BLOCK_M": config.rows,
         "BLOCK_N": config.columns,
         "BLOCK_D": width,
+        "BLOCK_R": rest,
+        "V_IN_K": rest > 0 and _is_in_k(call, width),
         "BLOCK_DV": width_v,
         "BATCH_BLOCK": min(MOST_LENGTHS, max(16, 1 << (sizes.batch - 1).bit_length())),
-        "PADDED_D": width != sizes.width,
+        "PADDED_D": width + rest != sizes.width,
         "PADDED_DV": width_v != sizes.width_v,
         "QK_TYPE": _TYPES[qk_type],
         "PV_TYPE": _TYPES[pv_type],
         "PRECISION": "tf32x3" if call.q.dtype is torch.float32 else "ieee",
         "NORMALISE_Q": narrow,
-        "V_PAIRS": _pairs(call, config),
+        "V_PAIRS": "" if config.rows >= _WARP_GROUP else pairs,
+        "FEW_PAIRS": pairs,
         "HARDWARE": architecture(call.q.device) >= 89,
         "HEADROOM": 14.0 if pv_type is torch.float16 else 0.0,
         "num_warps": config.warps,
@@ -155,13 +161,15 @@ def _product_type(q: torch.Tensor, stored: torch.Tensor) -> torch.dtype:
     return torch.float16 if stored.element_size() == 1 and q.dtype is not torch.float32 else q.dtype
 
 
-def _pairs(call: Call, config: Config) -> str:
-    """The format of V where its bytes may be read in twos and are multiplied in float16; else nothing.
+def _is_in_k(call: Call, width: int) -> bool:
+    """Whether V is the first `width` columns of K, in the same memory and not scaled: a latent cache."""
+    k, v = call.k, call.v
+    same = v.data_ptr() == k.data_ptr() and v.stride() == k.stride() and v.dtype == k.dtype and v.element_size() > 1
+    return same and v.shape[-1] == width and v.shape[:-1] == k.shape[:-1]
 
-    Nor for tiles of a warp group, whose products transpose by themselves; on sm_90 two products with halves of V read astray.
-    """
-    if config.rows >= _WARP_GROUP:
-        return ""
+
+def _pairs(call: Call) -> str:
+    """The format of V where its bytes may be read in twos and are multiplied in float16; else nothing."""
     v = call.v
     even = v.stride(-1) == 1 and not any(step % 2 for step in v.stride()[:-1]) and v.shape[-1] % 2 == 0
     if v.element_size() > 1 or not even or v.data_ptr() % 2 or call.q.dtype is torch.float32:
@@ -169,5 +177,7 @@ def _pairs(call: Call, config: Config) -> str:
     return _SHORT[v.dtype]
 
 
-_WARP_GROUP = 64  # rows from which on a product is that of four warps together
+# Rows from which on a product is that of four warps together. It transposes by itself, and takes V whole: on sm_90 two
+# products with halves of V read astray.
+_WARP_GROUP = 64
 _SHORT = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2", torch.int8: "int8"}

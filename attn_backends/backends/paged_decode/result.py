@@ -45,10 +45,13 @@ def store_facts(facts, item, sequence, before, tiles, tile, split, splits, PACKE
 
 
 @triton.jit
-def store_partial(partial_out, partial_lse, program, acc, top, total, is_row, BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr):
-    """The program's own rows of partial_out [programs, BLOCK_M, BLOCK_DV] and partial_lse [programs, BLOCK_M]."""
+def store_partial(
+    partial_out, partial_lse, program, acc, top, total, is_row,
+    BLOCK_M: tl.constexpr, ROOM_M: tl.constexpr, BLOCK_DV: tl.constexpr,
+):
+    """The first BLOCK_M of the program's own rows of partial_out [programs, ROOM_M, BLOCK_DV] and partial_lse [programs, ROOM_M]."""
     values, log2_sum = finished(acc, top, total)
-    entries = program.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    entries = program.to(tl.int64) * ROOM_M + tl.arange(0, BLOCK_M)
     tl.store(partial_lse + entries, log2_sum, mask=is_row)
     columns = tl.arange(0, BLOCK_DV)
     tl.store(partial_out + entries[:, None] * BLOCK_DV + columns[None, :], values, mask=is_row[:, None])

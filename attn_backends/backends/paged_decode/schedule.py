@@ -9,6 +9,9 @@ out by every program for itself, alike: j splits of the longest span make about
 
 where `slots` programs run at a time; the j of the least time is taken. The grid has room for any lengths: programs without
 an item end at once. Under batch invariance a sequence is cut by its own length alone.
+
+Packed batches mix prompts, which keep the arithmetic busy, with decodes, which keep the memory busy. Neighbours in the grid run
+side by side, so there neighbours are items from far apart in the batch.
 """
 
 import triton
@@ -17,6 +20,7 @@ import triton.language as tl
 STARTUP: tl.constexpr = tl.constexpr(3.0)  # what an item costs besides its keys, in tiles of keys
 MOST_SPLITS: tl.constexpr = tl.constexpr(256)
 INVARIANT_SPLITS: tl.constexpr = tl.constexpr(16)
+SEGMENTS: tl.constexpr = tl.constexpr(16)  # of a packed batch, from which neighbours in the grid take items in turn
 
 
 @triton.jit
@@ -68,12 +72,22 @@ def splits_of(steps, per_split, INVARIANT: tl.constexpr):
 
 
 @triton.jit
+def dealt(place, items):
+    """The item of a place in the grid: of SEGMENTS equal parts of the items, one from each in turn. The grid has room for all."""
+    size = tl.cdiv(items, SEGMENTS)
+    return tl.where(place < size * SEGMENTS, place % SEGMENTS * size + place // SEGMENTS, place)
+
+
+@triton.jit
 def find_item(
-    item, starts_q, lengths_k, batch, group, longest_q, longest_k, reach, kv_heads, slots, most_items,
+    place, starts_q, lengths_k, batch, group, longest_q, longest_k, reach, kv_heads, slots, most_items,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BATCH_BLOCK: tl.constexpr, PACKED_Q: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, BOTTOM_RIGHT: tl.constexpr, INVARIANT: tl.constexpr,
 ):
-    """(sequence, items before the sequence's, key tiles per split); the sequence is `batch` where there is no such item."""
+    """(item, sequence, items before the sequence's, key tiles per split), of a place in the grid.
+
+    The sequence is `batch` where there is no such item.
+    """
     lanes = tl.arange(0, BATCH_BLOCK)
     per_split = 1
     if not INVARIANT:
@@ -87,6 +101,15 @@ def find_item(
             work += tl.sum(tiles.to(tl.float32) * steps.to(tl.float32), 0)
             longest = tl.maximum(longest, tl.max(tl.where(tiles > 0, steps, 1), 0))
         per_split = steps_per_split(work, longest, kv_heads, slots, most_items)
+    item = place
+    if PACKED_Q:
+        every = tl.zeros([], dtype=tl.int32)
+        for first in range(0, batch, BATCH_BLOCK):
+            sequence = first + lanes
+            seq_q, seq_k = lengths_of(sequence, sequence < batch, starts_q, lengths_k, longest_q, longest_k, PACKED_Q)
+            steps = steps_of(seq_q, seq_k, reach, BLOCK_N, LEFT, RIGHT, BOTTOM_RIGHT)
+            every += tl.sum(tl.cdiv(seq_q * group, BLOCK_M) * splits_of(steps, per_split, INVARIANT), 0)
+        item = dealt(place, every)
     before = tl.zeros([], dtype=tl.int32)
     found = tl.zeros([], dtype=tl.int32)
     counted = tl.zeros([], dtype=tl.int32)
@@ -100,4 +123,4 @@ def find_item(
         found += tl.sum(passed.to(tl.int32), 0)
         before += tl.sum(tl.where(passed, items, 0), 0)
         counted += tl.sum(items, 0)
-    return found, before, per_split
+    return item, found, before, per_split

@@ -1,0 +1,317 @@
+"""One item's walk over its split of the keys, for one tile of query rows of one KV head.
+
+The rows of a tile are the query heads that share the KV head, token after token: row r is head r % group of token
+r // group. For every tile of BLOCK_N keys:
+
+    s   = scores(q k^T)                                       scores.py
+    m'  = max(m, rowmax(s))
+    p   = exp2(s - m')
+    l   = l * exp2(m - m') + rowsum(p)
+    acc = acc * exp2(m - m') + p v
+
+A span that is one split is written to the output here; of several, each leaves acc / l and m + log2(l) for `combine`.
+
+Descales multiply what they can reach cheapest: those of a whole head the row's scale or the result, those of K's channels
+q, those of a token a column of the products or of p. A product in float16 takes q in powers of two of each row's largest
+number, and p times 2^HEADROOM, so that neither leaves its range.
+
+What a tile waits for is asked for ahead: its page numbers one tile before its keys, its descales one tile before their use.
+"""
+
+import triton
+import triton.language as tl
+
+from attn_backends.backends.paged_decode.pages import (
+    channel_scales,
+    load_tile,
+    page_numbers,
+    rows_in_cache,
+    token_scales,
+)
+from attn_backends.backends.paged_decode.result import add_sink, store_partial, store_result
+from attn_backends.backends.paged_decode.scores import MINUS_INF, score_tile
+from attn_backends.backends.paged_decode.widen import even_and_odd, interleaved, widened
+
+
+@triton.jit
+def load_queries(
+    q, strides, sequence, first_q, tokens, heads, is_row, width, BLOCK_D: tl.constexpr, PACKED_Q: tl.constexpr
+):
+    """[BLOCK_M, BLOCK_D]; 0 in rows that are none and from column `width` on."""
+    columns = tl.arange(0, BLOCK_D)
+    rows = q + (first_q + tokens).to(tl.int64) * strides[2] + heads.to(tl.int64) * strides[1]
+    if not PACKED_Q:
+        rows += sequence.to(tl.int64) * strides[0]
+    pointers = rows[:, None] + columns.to(tl.int64)[None, :] * strides[3]
+    return tl.load(pointers, mask=is_row[:, None] & (columns < width)[None, :], other=0.0)
+
+
+@triton.jit
+def exponent_of(largest):
+    """What a row's numbers are divided by, as a power of two, so that its largest one is from 1 to 2."""
+    return tl.maximum(tl.floor(tl.log2(tl.where(largest > 0.0, largest, 1.0))), -100.0)
+
+
+@triton.jit
+def normalised(values, exponent):
+    """float16 rows whose largest number is from 2^14 to 2^15, from float32 rows."""
+    return (values * tl.exp2(14.0 - exponent)[:, None]).to(tl.float16)
+
+
+@triton.jit
+def scaled_weights(p, scales, KIND: tl.constexpr):
+    """(p times its tokens' descales, over their largest; that largest): what is left to float16 stays in its range."""
+    largest = tl.max(scales, 0)
+    largest = tl.where(largest > 0.0, largest, 1.0)
+    return (p * (scales / largest)[None, :]).to(KIND), largest
+
+
+@triton.jit
+def add_product(acc, weights, values, largest, PRECISION: tl.constexpr, V_SCALE: tl.constexpr):
+    """acc + weights values, where weights by token times `largest`."""
+    if V_SCALE == "token":
+        total = acc + tl.dot(weights, values, input_precision=PRECISION) * largest
+    else:
+        total = tl.dot(weights, values, acc, input_precision=PRECISION)
+    return total
+
+
+@triton.jit
+def attend_rows(
+    q,
+    k,
+    v,
+    out,
+    lse,
+    partial_out,
+    partial_lse,
+    table,
+    starts_q,
+    k_descale,
+    v_descale,
+    sinks,
+    slopes,
+    q_strides,
+    k_strides,
+    v_strides,
+    out_strides,
+    lse_strides,
+    table_strides,
+    k_scale_strides,
+    v_scale_strides,
+    slope_strides,
+    program,
+    sequence,
+    kv_head,
+    tile,
+    split,
+    splits,
+    steps,
+    seq_q,
+    seq_k,
+    group,
+    head_dim,
+    head_dim_v,
+    num_pages,
+    scale,
+    softcap,
+    left,
+    right,
+    BLOCK_M: tl.constexpr,
+    ROOM_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
+    V_IN_K: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    PADDED_D: tl.constexpr,
+    PADDED_DV: tl.constexpr,
+    PACKED_Q: tl.constexpr,
+    QK_TYPE: tl.constexpr,
+    PV_TYPE: tl.constexpr,
+    PRECISION: tl.constexpr,
+    NORMALISE_Q: tl.constexpr,
+    HEADROOM: tl.constexpr,
+    K_SCALE: tl.constexpr,
+    V_SCALE: tl.constexpr,
+    V_PAIRS: tl.constexpr,
+    HARDWARE: tl.constexpr,
+    LEFT: tl.constexpr,
+    RIGHT: tl.constexpr,
+    BOTTOM_RIGHT: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    ALIBI: tl.constexpr,
+    SINKS: tl.constexpr,
+    STORE_LSE: tl.constexpr,
+):
+    """Attend BLOCK_M rows from row tile * BLOCK_M of the sequence on to one split of what they may see.
+
+    program: where in the partial results this item's ROOM_M rows are
+    BLOCK_R: columns of q and K behind the first BLOCK_D, as a tile of their own; 0 where there are none.
+    V_IN_K: V is the first BLOCK_DV = BLOCK_D columns of K, in the same memory: a tile is read once, for both products.
+    V_PAIRS: "" or the format of a V that comes as pairs of columns (uint16, strides and width in pairs).
+    """
+    first_row = tile * BLOCK_M
+    rows = first_row + tl.arange(0, BLOCK_M)
+    is_row = rows < seq_q * group
+    tokens = rows // group
+    heads = kv_head * group + rows % group
+    offset = seq_k - seq_q if BOTTOM_RIGHT else 0
+    positions = tokens + offset
+    first_q = 0
+    if PACKED_Q:
+        first_q = tl.load(starts_q + sequence)
+
+    first = 0
+    last = seq_k
+    if LEFT:
+        first = tl.maximum(first_row // group + offset - left, 0)
+    if RIGHT:
+        last_token = (tl.minimum(first_row + BLOCK_M, seq_q * group) - 1) // group
+        last = tl.minimum(seq_k, last_token + offset + right + 1)
+    share = tl.cdiv(steps, splits) * BLOCK_N
+    start = first // BLOCK_N * BLOCK_N + split * share
+    stop = tl.minimum(start + share, last)
+
+    lanes = tl.arange(0, BLOCK_N)
+    table_row = table + sequence.to(tl.int64) * table_strides[0]
+    pages = page_numbers(table_row, table_strides[1], start, lanes, stop, num_pages, PAGE_SIZE, BLOCK_N)
+    q_tile = load_queries(q, q_strides, sequence, first_q, tokens, heads, is_row, head_dim, BLOCK_D, PACKED_Q)
+    if BLOCK_R > 0:
+        q_rest = load_queries(
+            q + BLOCK_D * q_strides[3],
+            q_strides,
+            sequence,
+            first_q,
+            tokens,
+            heads,
+            is_row,
+            head_dim - BLOCK_D,
+            BLOCK_R,
+            PACKED_Q,
+        )
+    row_scale = tl.zeros([BLOCK_M], dtype=tl.float32) + scale
+    if K_SCALE == "channel":
+        q_tile = q_tile.to(tl.float32) * channel_scales(k_descale, k_scale_strides, kv_head, head_dim, BLOCK_D)[None, :]
+        if BLOCK_R > 0:
+            rest_scales = channel_scales(
+                k_descale + BLOCK_D * k_scale_strides[2], k_scale_strides, kv_head, head_dim - BLOCK_D, BLOCK_R
+            )
+            q_rest = q_rest.to(tl.float32) * rest_scales[None, :]
+    if K_SCALE == "head":
+        row_scale *= tl.load(k_descale + sequence * k_scale_strides[0] + kv_head * k_scale_strides[1])
+    if NORMALISE_Q:
+        largest_q = tl.max(tl.abs(q_tile.to(tl.float32)), 1)
+        if BLOCK_R > 0:
+            largest_q = tl.maximum(largest_q, tl.max(tl.abs(q_rest.to(tl.float32)), 1))
+        exponent = exponent_of(largest_q)
+        q_tile = normalised(q_tile.to(tl.float32), exponent)
+        if BLOCK_R > 0:
+            q_rest = normalised(q_rest.to(tl.float32), exponent)
+        row_scale *= tl.exp2(exponent - 14.0)
+    q_tile = q_tile.to(QK_TYPE)
+    if BLOCK_R > 0:
+        q_rest = q_rest.to(QK_TYPE)
+    slope = tl.zeros([BLOCK_M], dtype=tl.float32)
+    if ALIBI:
+        slope = tl.load(slopes + sequence * slope_strides[0] + heads * slope_strides[1], mask=is_row, other=0.0)
+
+    PAIRED: tl.constexpr = V_PAIRS != ""
+    WIDTH_V: tl.constexpr = BLOCK_DV // 2 if PAIRED else BLOCK_DV
+    LATE_SUM: tl.constexpr = BLOCK_M == 16  # sums over keys cross warps; one at the end is enough
+    top = tl.full([BLOCK_M], MINUS_INF, dtype=tl.float32)
+    total = tl.zeros([BLOCK_M, BLOCK_N if LATE_SUM else 1], dtype=tl.float32)
+    acc = tl.zeros([BLOCK_M, WIDTH_V], dtype=tl.float32)
+    odd_acc = tl.zeros([BLOCK_M, WIDTH_V if PAIRED else 1], dtype=tl.float32)
+    for step in tl.range(start, stop, BLOCK_N):
+        keys = step + lanes
+        inside = keys < stop
+        if LEFT:
+            inside = inside & (keys >= first)
+        pages_ahead = page_numbers(
+            table_row, table_strides[1], step + BLOCK_N, lanes, stop, num_pages, PAGE_SIZE, BLOCK_N
+        )
+        k_rows = rows_in_cache(pages, step, lanes, k_strides[0], k_strides[1], PAGE_SIZE, BLOCK_N)
+        k_tile = load_tile(k, k_strides, k_rows, inside, kv_head, head_dim, BLOCK_D, PADDED_D, V_IN_K)
+        product = tl.dot(q_tile, widened(k_tile, QK_TYPE, HARDWARE).T, input_precision=PRECISION)
+        if BLOCK_R > 0:
+            k_rest = load_tile(
+                k + BLOCK_D * k_strides[3],
+                k_strides,
+                k_rows,
+                inside,
+                kv_head,
+                head_dim - BLOCK_D,
+                BLOCK_R,
+                False,
+                False,
+            )
+            product = tl.dot(q_rest, widened(k_rest, QK_TYPE, HARDWARE).T, product, input_precision=PRECISION)
+        if K_SCALE == "token":
+            product *= token_scales(
+                k_descale, k_scale_strides, pages, step, lanes, inside, kv_head, PAGE_SIZE, BLOCK_N
+            )[None, :]
+        scores = score_tile(
+            product, row_scale, positions, keys, inside, left, right, softcap, slope, LEFT, RIGHT, SOFTCAP, ALIBI
+        )
+        top_new = tl.maximum(top, tl.max(scores, 1))
+        shift = tl.where(top_new == MINUS_INF, 0.0, top_new - HEADROOM)
+        p = tl.exp2(scores - shift[:, None])
+        fade = tl.exp2(top - HEADROOM - shift)[:, None]
+        if LATE_SUM:
+            total = total * fade + p
+        else:
+            total = total * fade + tl.sum(p, 1)[:, None]
+        if V_IN_K:
+            v_tile = k_tile
+        else:
+            v_rows = rows_in_cache(pages, step, lanes, v_strides[0], v_strides[1], PAGE_SIZE, BLOCK_N)
+            v_tile = load_tile(v, v_strides, v_rows, inside, kv_head, head_dim_v, WIDTH_V, PADDED_DV, True)
+        largest = 1.0
+        if V_SCALE == "token":
+            scales = token_scales(v_descale, v_scale_strides, pages, step, lanes, inside, kv_head, PAGE_SIZE, BLOCK_N)
+            weights, largest = scaled_weights(p, scales, PV_TYPE)
+        else:
+            weights = p.to(PV_TYPE)
+        if PAIRED:
+            even, odd = even_and_odd(v_tile, V_PAIRS, HARDWARE)
+            acc = add_product(acc * fade, weights, even, largest, PRECISION, V_SCALE)
+            odd_acc = add_product(odd_acc * fade, weights, odd, largest, PRECISION, V_SCALE)
+        else:
+            acc = add_product(acc * fade, weights, widened(v_tile, PV_TYPE, HARDWARE), largest, PRECISION, V_SCALE)
+        top = top_new
+        pages = pages_ahead
+
+    if PAIRED:
+        acc = interleaved(acc, odd_acc, BLOCK_M, BLOCK_DV)
+    if V_SCALE == "head":
+        acc *= tl.load(v_descale + sequence * v_scale_strides[0] + kv_head * v_scale_strides[1])
+    if V_SCALE == "channel":
+        width_v = head_dim_v * 2 if PAIRED else head_dim_v
+        acc *= channel_scales(v_descale, v_scale_strides, kv_head, width_v, BLOCK_DV)[None, :]
+    top -= HEADROOM
+    sums = tl.sum(total, 1)
+    if splits > 1:
+        store_partial(partial_out, partial_lse, program, acc, top, sums, is_row, BLOCK_M, ROOM_M, BLOCK_DV)
+    else:
+        if SINKS:
+            acc, top, sums = add_sink(acc, top, sums, tl.load(sinks + heads, mask=is_row, other=MINUS_INF))
+        store_result(
+            out,
+            lse,
+            out_strides,
+            lse_strides,
+            sequence,
+            first_q,
+            tokens,
+            heads,
+            is_row,
+            head_dim_v * 2 if PAIRED else head_dim_v,
+            acc,
+            top,
+            sums,
+            BLOCK_DV,
+            PACKED_Q,
+            STORE_LSE,
+        )
