@@ -20,7 +20,7 @@ UNSUPPORTED_PTX = 222
 def library() -> Any:
     """The driver."""
     cuda = ctypes.CDLL("libcuda.so.1")
-    cuda.cuLaunchKernel.argtypes = [c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p]
+    cuda.cuLaunchKernelEx.argtypes = [c_void_p] * 4
     cuda.cuFuncSetAttribute.argtypes = [c_void_p, c_int, c_int]
     cuda.cuCtxSetCurrent.argtypes = [c_void_p]
     cuda.cuModuleLoadDataEx.argtypes = [c_void_p, ctypes.c_char_p, c_uint, c_void_p, c_void_p]
@@ -59,4 +59,4 @@ def check(code: int, more: str = "") -> None:
     library().cuGetErrorString(code, byref(text))
     said = (text.value or b"unknown").decode()
     hint = "; install nvidia-nvvm of the driver's CUDA version (nvidia-smi shows it)" if code == UNSUPPORTED_PTX else ""
-    raise RuntimeError(f"numba_mma: CUDA's driver says {code}, {said}{hint} {more}".rstrip())
+    raise RuntimeError(f"CUDA's driver says {code}, {said}{hint} {more}".rstrip())

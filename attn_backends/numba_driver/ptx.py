@@ -1,7 +1,7 @@
-"""PTX of a kernel: made ahead of the first call from explicit types, for one architecture, without a GPU.
+"""PTX of a kernel, made ahead of the first call for one architecture, without a GPU, and kept on disk.
 
-Kept on disk, under a name of all that it is made of, in the user's cache folder or in `NUMBA_CACHE_DIR`. A folder that
-cannot be written costs the time of compiling, nothing else. The driver makes machine code of PTX and keeps that itself.
+It lies under a name of all that it is made of, in the user's cache folder or in `NUMBA_CACHE_DIR`. A folder that cannot be
+written costs the time of compiling, nothing else. The driver makes machine code of PTX and keeps that itself.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import astuple
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
@@ -18,34 +18,29 @@ from typing import Any
 
 import platformdirs
 
-from attn_backends.backends.numba_mma.config import Config
-from attn_backends.backends.numba_mma.intrinsic import intrinsics
-from attn_backends.backends.numba_mma.kernel import STAGES, kernel_of
-from attn_backends.backends.numba_mma.toolchain import cuda, names_that_numba_expects, types
+from attn_backends.numba_driver.toolchain import cuda, names_that_numba_expects
 
-ADDRESSES, SIZES, REALS = 7, 22, 2  # parameters of the kernel, in its order: int64, int64, float32
+COMPILERS = ("numba-cuda", "llvmlite", "nvidia-nvvm")
 
 
-def ptx_of(config: Config, arch: tuple[int, int]) -> str:
-    """The kernel's PTX, from disk where it is known."""
-    place = _folder() / f"{_digest(config, arch)}.ptx"
+def compiled(kernel: Any, signature: tuple[Any, ...], arch: tuple[int, int], threads: int, blocks: int) -> str:
+    """The PTX of a Python function, made now: for blocks of so many threads, so many of them on a multiprocessor."""
+    with names_that_numba_expects():
+        text, _result = cuda.compile_ptx(kernel, signature, cc=arch, launch_bounds=(threads, blocks))
+    return str(text)
+
+
+def kept(package: str, what: tuple[Any, ...], make: Callable[[], str]) -> str:
+    """The PTX of `what` in a package of kernels: from disk where it is known, else made."""
+    place = _folder() / package.rpartition(".")[2] / f"{_digest(package, what)}.ptx"
     with suppress(OSError):
-        kept = place.read_text(encoding="utf-8")
-        if kept.rstrip("\0\n ").endswith("}"):
-            return kept
-    text = compiled(config, arch)
+        found = place.read_text(encoding="utf-8")
+        if found.rstrip("\0\n ").endswith("}"):
+            return found
+    text = make()
     with suppress(OSError):
         _write(place, text)
     return text
-
-
-def compiled(config: Config, arch: tuple[int, int]) -> str:
-    """The kernel's PTX, made now."""
-    kernel = kernel_of(config, intrinsics(STAGES, config), cuda, types.float32, types.int32)
-    signature = (*[types.int64] * (ADDRESSES + SIZES), *[types.float32] * REALS)
-    with names_that_numba_expects():
-        text, _result = cuda.compile_ptx(kernel, signature, cc=arch, launch_bounds=(config.threads, config.blocks))
-    return str(text)
 
 
 def entry_of(text: str) -> str:
@@ -54,19 +49,20 @@ def entry_of(text: str) -> str:
 
 
 def _folder() -> Path:
-    return Path(os.environ.get("NUMBA_CACHE_DIR") or platformdirs.user_cache_dir("attn-backends")) / "numba_mma"
+    return Path(os.environ.get("NUMBA_CACHE_DIR") or platformdirs.user_cache_dir("attn-backends"))
 
 
-def _digest(config: Config, arch: tuple[int, int]) -> str:
-    """Of this package's sources, the compilers' versions, and what is compiled."""
-    made_of: list[Any] = [astuple(config), arch]
-    for name in ("numba-cuda", "llvmlite", "nvidia-nvvm"):
+def _digest(package: str, what: tuple[Any, ...]) -> str:
+    """Of what is compiled, the compilers' versions, the package's sources and this package's."""
+    made_of = [repr(what)]
+    for name in COMPILERS:
         with suppress(PackageNotFoundError):
-            made_of.append((name, version(name)))
-    digest = hashlib.sha256(repr(made_of).encode())
-    for source in sorted(files(__package__).iterdir(), key=lambda one: one.name):
-        if source.name.endswith(".py"):
-            digest.update(source.name.encode() + b"\0" + source.read_bytes())
+            made_of.append(f"{name} {version(name)}")
+    digest = hashlib.sha256("\n".join(made_of).encode())
+    for folder in (package, __package__):
+        for source in sorted(files(folder).iterdir(), key=lambda one: one.name):
+            if source.name.endswith(".py"):
+                digest.update(source.name.encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()[:24]
 
 

@@ -2,7 +2,7 @@
 
 Up to 0.68.0, and numba-cuda up to 0.30 at least, numba looks for `numpy.row_stack` while it is imported, and asks numpy for
 things that warn; numpy 2.5 has no such name. It is lent for the import, together with the modules that come later.
-Importing this module raises where numba has no compiler for GPUs, and says what to install.
+numba decides at its import whether it simulates a GPU (`SIMULATED`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def names_that_numba_expects() -> Iterator[None]:
                 delattr(np, "row_stack")
 
 
-def _imported(name: str) -> Any:
+def imported(name: str) -> Any:
+    """A module of numba's, and those that it imports later."""
     with names_that_numba_expects():
         module = importlib.import_module(name)
         for late in _LATE:
@@ -45,17 +46,16 @@ def _imported(name: str) -> Any:
     return module
 
 
-def _require_compiler() -> None:
-    """Its NVVM is a library of its own, found only when it is asked for."""
+def require_compiler() -> None:
+    """Raise where numba has no compiler for GPUs. Its NVVM is a library of its own, found only when it is asked for."""
     try:
-        _imported("numba.cuda.cudadrv.nvvm").NVVM()
+        imported("numba.cuda.cudadrv.nvvm").NVVM()
     except Exception as error:
         raise ImportError(
             f"numba finds no NVVM: {error}; install numba-cuda[cu13], with nvidia-nvvm of the CUDA version that nvidia-smi shows"
         ) from error
 
 
-cuda = _imported("numba.cuda")
-types = _imported("numba.cuda.types")
-intrinsic = _imported("numba.cuda.extending").intrinsic
-_require_compiler()
+cuda = imported("numba.cuda")
+types = imported("numba.cuda.types")
+SIMULATED = bool(imported("numba").config.ENABLE_CUDASIM)

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import triton
 
-from attn_backends.backends.numba_mma.compiling import compiled, entry_of
 from attn_backends.backends.numba_mma.config import Config, shipped
+from attn_backends.backends.numba_mma.launch import compiled
+from attn_backends.numba_driver.ptx import entry_of
 
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 WORDS = ("LDL", "STL", "HMMA", "LDSM", "LDGSTS", "MUFU.EX2")

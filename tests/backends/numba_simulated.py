@@ -15,7 +15,7 @@ from tests.backends.cpu_plugin import lay_out
 
 CHANGES = (
     ('arch = { min = "7.5", max = "12.1" }', 'arch = "any"'),
-    ('requires = ["torch>=2.6", "numba-cuda>=0.24", "numpy<2.5"]', 'requires = ["torch>=2.6", "numba>=0.61"]'),
+    ('requires = ["torch>=2.6", "numba-cuda>=0.30", "numpy>=1.26"]', 'requires = ["torch>=2.6", "numba>=0.61"]'),
     ('check = "attn_backends.backends.numba_tiled.limits:check"\n', ""),
 )
 

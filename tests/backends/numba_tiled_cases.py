@@ -9,6 +9,7 @@ Shapes are small and no multiple of a tile, for the simulator; a GPU runs the sa
 from __future__ import annotations
 
 import json
+import re
 import sys
 from itertools import pairwise
 from typing import Any
@@ -85,19 +86,19 @@ def difference(name: str, device: str) -> float:
     return max(found, default=0.0)
 
 
-def compiled(width: int, dtype: str, arch: tuple[int, int]) -> dict[str, int]:
+def compiled(width: int, dtype: str, arch: tuple[int, int]) -> dict[str, Any]:
     """How often local memory is named in the PTX, and whether there is any code at all."""
-    from numba import cuda, types
+    from attn_backends.backends.numba_tiled.launch import compiled as ptx_of
 
-    from attn_backends.backends.numba_tiled.kernel import kernel_for
-
-    def array(name: str, dims: int) -> Any:
-        return types.Array(getattr(types, name), dims, "A")
-
-    tensors = (*(array(dtype, 4),) * 4, array("float32", 3), array("int32", 1), array("int32", 1))
-    numbers = (types.float32, types.float32, types.int64, types.int64, types.boolean)
-    text, _ = cuda.compile_ptx(kernel_for(width).py_func, (*tensors, *numbers), cc=arch)
-    return {"local": text.count(".local"), "products": text.count("fma.rn.f32")}
+    text = ptx_of(width, dtype, dtype, arch)
+    return {
+        "local": text.count(".local"),
+        "products": text.count("fma.rn.f32"),
+        "wide": len(re.findall(r"ld\.shared\.v4\.[bf]32", text)),
+        "parameters": re.findall(
+            r"\.param (?:\.align \d+ )?\.(\w+)", text[text.index(".entry ") : text.index("{", text.index(".entry "))]
+        ),
+    }
 
 
 def main() -> None:

@@ -14,8 +14,8 @@ import sys
 import numpy as np
 import torch
 
-from attn_backends.backends.numba_mma.compiling import compiled
 from attn_backends.backends.numba_mma.config import Config, shipped
+from attn_backends.backends.numba_mma.launch import compiled
 from attn_backends.backends.numba_mma.operands import capped
 from tests.backends import numba_mma_cases as table
 from tests.backends import numba_mma_simulated as simulated

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import struct
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +20,7 @@ from attn_backends.device import Device
 from attn_backends.request import Request
 from tests.backends import numba_mma_cases as table
 from tests.backends import numba_mma_simulated as simulated
+from tests.numba_driver.fake_driver import STREAM, FakeDriver
 
 KINDS = [(64, "float16"), (64, "bfloat16"), (128, "float16"), (128, "bfloat16")]
 CONFIGS = [Config(head_dim=head_dim, half=half) for head_dim, half in KINDS]
@@ -187,71 +186,34 @@ def test_no_two_threads_meet_in_a_bank(config):
 # --- from a call to a launch ------------------------------------------------------------------------------------------
 
 
-class Driver:
-    """Stands for CUDA's driver: reads the parameters where the launch says they are."""
-
-    def __init__(self, code=0):
-        self.code, self.seen = code, None
-
-    def cuLaunchKernel(self, kernel, *rest):  # noqa: N802  # the driver's name
-        *shape, shared, stream, places, extra = rest
-        pointers = (ctypes.c_void_p * 31).from_address(places)
-        longs = [ctypes.c_int64.from_address(one).value for one in pointers[:29]]
-        reals = [ctypes.c_float.from_address(one).value for one in pointers[29:]]
-        self.seen = {"kernel": kernel, "shape": shape, "shared": shared, "stream": stream, "numbers": [*longs, *reals]}
-        assert extra is None
-        return self.code
-
-
 @pytest.fixture
 def driver(monkeypatch):
     pytest.importorskip("numba_cuda")
     from attn_backends.backends.numba_mma import launch
 
-    fake = Driver()
     monkeypatch.setattr(launch, "loaded", lambda config, device: 77)
-    monkeypatch.setattr(
-        launch, "driver", SimpleNamespace(library=lambda: fake, ensure_context=lambda device: None, check=fail)
-    )
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 5, raising=False)
-    return fake
+    return FakeDriver(monkeypatch)
 
 
-def fail(code):
-    raise RuntimeError(f"the driver says {code}")
-
-
-def test_a_launch_packs_what_the_kernel_reads(driver):
-    """Every parameter at its place, in every thread; the grid, the shared memory and torch's stream."""
-    from attn_backends.backends.numba_mma.launch import launch
+def test_a_launch_has_what_the_kernel_reads(driver):
+    """Every parameter at its place, the grid, the shared memory and torch's stream."""
+    from attn_backends.backends.numba_mma.adapter import run
 
     call = table.call_of("packed", 128, torch.bfloat16, "cpu")
-    config = CONFIGS[3]
-    grid, numbers = operands_of(call, call.out, config.rows)
+    grid, numbers = operands_of(call, call.out, CONFIGS[3].rows)
     assert grid == (2, 2, 5)
-    worker = threading.Thread(target=launch, args=(config, 0, grid, numbers))
-    for start in (worker.start, lambda: launch(config, 0, grid, numbers)):
-        start()
-        worker.join()
-        assert driver.seen["numbers"][:29] == list(numbers[:29])
-        assert struct.pack("2f", *driver.seen["numbers"][29:]) == struct.pack("2f", *numbers[29:])
-        assert driver.seen["shape"] == [*grid, 128, 1, 1]
-        assert (driver.seen["kernel"], driver.seen["shared"], driver.seen["stream"]) == (77, 65536, 5)
+    run(call)
+    found = driver.read("q" * 29 + "ff")
+    assert found[:29] == list(numbers[:29])
+    assert struct.pack("2f", *found[29:]) == struct.pack("2f", *numbers[29:])
+    assert driver.shape == [*grid, 128, 1, 1, 65536]
+    assert (driver.kernel, driver.stream) == (77, STREAM)
 
 
-def test_what_the_driver_says_is_raised(driver):
-    from attn_backends.backends.numba_mma.launch import launch
-
-    call, driver.code = table.call_of("plain", 64, torch.float16, "cpu"), 700
-    with pytest.raises(RuntimeError, match="700"):
-        launch(CONFIGS[0], 0, *operands_of(call, call.out, 64))
-
-
-def test_an_output_that_lies_otherwise_is_copied_into(driver, monkeypatch):
+def test_an_output_that_lies_otherwise_is_copied_into(driver):
     """Strided rows that the kernel can write are written where they are; others, and other dtypes, by a copy."""
     from attn_backends.backends.numba_mma import adapter
 
-    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: -1, raising=False)
     call = table.call_of("plain", 64, torch.float16, "cpu")
     plain = call.out
     room = torch.empty(*plain.shape[:-1], 72, dtype=torch.float16)
@@ -261,43 +223,7 @@ def test_an_output_that_lies_otherwise_is_copied_into(driver, monkeypatch):
     ):  # fmt: skip
         call.out = out
         adapter.run(call)
-        assert (driver.seen["numbers"][3] == out.data_ptr()) is written_there
-
-
-def test_ptx_is_kept_on_disk(monkeypatch, tmp_path):
-    """Made once per machine; a torn file is made again, and a folder that cannot be written costs time alone."""
-    pytest.importorskip("numba_cuda")
-    from attn_backends.backends.numba_mma import compiling
-
-    made = []
-    monkeypatch.setattr(
-        compiling, "compiled", lambda config, arch: made.append(arch) or ".entry name(\n)\n{\nret;\n}\n"
-    )
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    texts = {compiling.ptx_of(CONFIGS[0], (9, 0)) for _ in range(3)}
-    assert (len(texts), made) == (1, [(9, 0)])
-    assert compiling.entry_of(texts.pop()) == "name"
-    (kept,) = (tmp_path / "numba_mma").iterdir()
-    kept.write_text(".entry name(", encoding="utf-8")
-    compiling.ptx_of(CONFIGS[0], (9, 0))
-    compiling.ptx_of(CONFIGS[0], (8, 0))
-    assert made == [(9, 0), (9, 0), (8, 0)]
-    file = tmp_path / "file"
-    file.touch()
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(file))
-    compiling.ptx_of(CONFIGS[0], (9, 0))
-    assert made[3:] == [(9, 0)]
-
-
-@pytest.mark.parametrize(
-    ("capability", "target"),
-    [((8, 0), (8, 0)), ((8, 9), (8, 0)), ((9, 0), (9, 0)), ((10, 3), (10, 0)), ((12, 1), (12, 0))],
-)
-def test_a_device_gets_the_newest_code_it_runs(capability, target):
-    pytest.importorskip("numba_cuda")
-    from attn_backends.backends.numba_mma.launch import architecture
-
-    assert architecture(capability) == target
+        assert (driver.read("q" * 7)[3] == out.data_ptr()) is written_there
 
 
 def test_more_than_a_grid_holds_is_refused():

@@ -17,6 +17,7 @@ from attn_backends.backends.numba_tiled.limits import MOST, check
 from attn_backends.device import Device
 from attn_backends.request import Request
 from tests.backends import numba_tiled_cases as table
+from tests.numba_driver.fake_driver import FakeDriver
 
 LIMITS = {name: 2e-3 if "float16" in name else 3e-6 for name in table.CASES}
 
@@ -51,12 +52,56 @@ def test_on_a_gpu(name):
     assert table.difference(name, "cuda") <= LIMITS[name]
 
 
-@pytest.mark.skipif(find_spec("numba_cuda") is None, reason="compiles with numba-cuda")
-def test_tiles_stay_in_registers_and_shared_memory():
+@pytest.fixture(scope="module")
+def found():
+    """What compiling gives."""
+    if find_spec("numba_cuda") is None:
+        pytest.skip("compiles with numba-cuda")
+    return run_apart("--compile")
+
+
+def test_tiles_stay_in_registers_and_shared_memory(found):
     """No local memory on any architecture: loops over tiles in registers are unrolled."""
-    found = run_apart("--compile")
     assert {name: one["local"] for name, one in found.items() if one["local"]} == {}
     assert all(one["products"] > 16 for one in found.values()), found
+
+
+def test_numbers_are_read_four_at_a_time(found):
+    """8 reads per four columns of q k^T, 4 + 4 or 16 per four keys of p v, and the maxima twice; as the module says."""
+    assert found["128 float32 sm_90"]["wide"] == 8 + (4 + 4 * 4) + 2 * 8
+    assert found["64 float32 sm_90"]["wide"] == 8 + (4 + 4 * 2) + 2 * 8
+
+
+def test_parameters_are_what_a_launch_packs(found):
+    """Arrays as numba takes them: null, null, count, size, address, shape and strides; then five numbers."""
+    from attn_backends.backends.numba_tiled.launch import KINDS
+
+    words = {"P": "u64", "q": "u64", "f": "f32", "?": "u8"}
+    assert found["64 float32 sm_90"]["parameters"] == [words[kind] for kind in KINDS]
+
+
+def test_a_launch_has_what_the_kernel_reads(monkeypatch):
+    """Shapes, strides in bytes and addresses, heads first; what is not there has a shape alone."""
+    pytest.importorskip("numba_cuda")
+    from attn_backends.backends.numba_tiled import launch
+    from attn_backends.backends.numba_tiled.adapter import run
+
+    monkeypatch.setattr(launch, "loaded", lambda *what: what)
+    monkeypatch.setattr(launch, "Launch", lambda *given: given_to.append(given) or (lambda *addresses: None))
+    FakeDriver(monkeypatch)
+    given_to, call = [], table.call_of("heads of 40 and 33", "cpu")
+    call.lse = None
+    run(call)
+    (((kernel, grid, threads, shared, device, kinds, values)),) = given_to
+    assert (kernel, grid, threads, device) == ((64, "float32", "float32", -1), (1, 2, 2), (8, 16), -1)
+    assert shared == 4 * (64 * 68 + 32 * 68 + 64 * 40)
+    values = list(values)
+    assert values[:12] == [0, 0, 2 * 5 * 2 * 40, 4, 2, 2, 5, 40, 4 * 5 * 2 * 40, 4 * 40, 4 * 2 * 40, 4]
+    assert values[24:36] == [0, 0, 2 * 35 * 33, 4, 2, 1, 35, 33, 4 * 35 * 33, 4 * 33, 4 * 33, 4]
+    assert values[48:58] == [0, 0, 0, 4, 0, 0, 0, 0, 0, 0]
+    assert values[58:70] == [0, 0, 1, 4, 1, 0] * 2
+    assert values[70:] == [40**-0.5, 0.0, -1, -1, True]
+    assert len(values) == len(kinds) - kinds.count("P")
 
 
 def test_more_sequences_than_a_grid_holds_are_refused():
