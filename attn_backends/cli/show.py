@@ -48,6 +48,7 @@ def _record(
         "api": str(manifest.api),
         "callables": {**manifest.callables, **dict.fromkeys(manifest.functions, "in process")},
         "efficiency": manifest.efficiency,
+        "start_us": manifest.start_us,
         "algorithm": manifest.algorithm,
         "installed": {one.name: environment.version(one.name) for one in manifest.requires},
         "capability": [box.raw for box in manifest.boxes],
@@ -108,6 +109,7 @@ def _facts(manifest: Manifest, environment: Environment) -> list[tuple[str, str 
     rows += [(role, "given in process") for role in manifest.functions]
     if manifest.efficiency:
         rows.append(("efficiency", ", ".join(f"{name} {share:.0%}" for name, share in manifest.efficiency.items())))
+        rows.append(("start", f"{manifest.start_us:g} us a call"))
     return rows
 
 

@@ -26,6 +26,7 @@ TIERS = ("standard", "reference")
 NUMERICS = ("exact", "quantized", "approximate")
 ALGORITHMS = ("tiled", "materialising")
 SHARES = ("matrix", "exp", "memory", "backward", "quantized")  # of a device's peaks, under `efficiency`
+MOST_START_US = 1000
 CONVERSIONS = (
     "make_contiguous", "repeat_kv", "pad_head_dim", "flip_alignment", "expand_mask", "dequantize_kv", "gather_pages",
     "sanitize_kv",
@@ -49,6 +50,7 @@ class Manifest:
     callables: dict[str, str]  # kernel, check, plan, backward, workspace -> "module:name"
     converts: tuple[str, ...]
     efficiency: dict[str, float]
+    start_us: float = 0.0  # that a call takes before its first tile and after its last, for the cost model
     algorithm: str = "tiled"
     boxes: tuple[Box, ...]
     origin: str
@@ -140,6 +142,12 @@ def _fractions(value: Any) -> dict[str, float]:
     return {key: float(fraction) for key, fraction in value.items()}
 
 
+def _microseconds(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= MOST_START_US:
+        raise ValueError(f"{value!r} is no number of microseconds from 0 to {MOST_START_US}")
+    return float(value)
+
+
 _ROLES = ("kernel", "check", "plan", "backward", "workspace")
 _KEYS: dict[str, _Key] = {
     "schema": _Key(_integer, "1", 1, required=True),
@@ -152,6 +160,7 @@ _KEYS: dict[str, _Key] = {
     "requires": _Key(_list_of(_requirement), 'a list such as ["torch>=2.6"]', ()),
     "converts": _Key(_list_of(_word(*CONVERSIONS)), "a list out of " + ", ".join(CONVERSIONS), ()),
     "efficiency": _Key(_fractions, "{ matrix = 0.7, memory = 0.85 }", {}),
+    "start_us": _Key(_microseconds, f"microseconds, 0 to {MOST_START_US}", 0.0),
     "algorithm": _Key(_word(*ALGORITHMS), " | ".join(ALGORITHMS), "tiled"),
     **{role: _Key(_callable, "module:callable") for role in _ROLES},
 }
@@ -187,7 +196,7 @@ def read_manifest(
     return Manifest(
         name=values["name"], version=values["version"], api=values["api"], priority=values["priority"],
         tier=values["tier"], numerics=values["numerics"], requires=values["requires"], converts=values["converts"],
-        efficiency=values["efficiency"], algorithm=values["algorithm"],
+        efficiency=values["efficiency"], start_us=values["start_us"], algorithm=values["algorithm"],
         callables={role: values[role] for role in _ROLES if values[role]},
         boxes=boxes, origin=origin, label=label, raw=raw, folder=folder, functions=dict(functions or {}),
         digest=hashlib.sha256(json.dumps(raw, sort_keys=True, default=str).encode()).hexdigest()[:16],

@@ -57,6 +57,7 @@ def test_a_good_manifest_is_read(tmp_path):
         ("schema = 1", 'schema = 1\nrequires = ["torch>>2"]', [":2", "requires", "torch>>2"]),
         ("schema = 1", 'schema = 1\nconverts = ["everything"]', [":2", "converts", "make_contiguous"]),
         ("schema = 1", "schema = 1\nefficiency = { matrix = 2.0 }", [":2", "efficiency", "(0, 1]"]),
+        ("schema = 1", "schema = 1\nstart_us = -1", [":2", "start_us", "0 to 1000"]),
         ("schema = 1", "schema = ", ["not TOML", "line 1"]),
         ('dtype = ["float16"]', "unknown_feature = [true]", [":8", "unknown_feature", "cannot be declared"]),
         ('dtype = ["float16"]', "alignment = 12", [":8", "alignment", "power of two"]),

@@ -41,7 +41,7 @@ def decode(**changes):
         (request(seq_q=16384, seq_k=16384, num_q_heads=16, num_kv_heads=16, causal=False), "matrix", 4 * 16384**2 * 16 * 128 / 989.4e9),
         (request(seq_q=4096, seq_k=4096, causal=False, head_dim_qk=32, head_dim_v=32), "exp", 4096**2 * 8 / 3.87e9),
         (decode(), "memory", (64 * 8192 * 8 * 2 * 128 * 2 + 64 * 32 * 128 * 2 * 2) / 4.8e9),
-        (request(seq_q=16, seq_k=16), "launch", 5e-3),
+        (request(seq_q=16, seq_k=16), "launch", 2.5e-3),
     ],
     ids=["matrix", "exp", "memory", "launch"],
 )  # fmt: skip
@@ -218,3 +218,13 @@ def test_a_backend_without_efficiency_has_no_error():
         log_error(manifest(), Observation(subject_of(request(), H200), math.pi))
     with pytest.raises(ValueError, match="nothing"):
         fitted(manifest(efficiency=FAST), [])
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_start_is_added_whatever_the_size(backward):
+    """Once forward, and once more backward."""
+    early, late = (manifest(efficiency=FAST, start_us=start) for start in (0.0, 7.0))
+    for seq in (16, 4096):
+        asked = {"seq_q": seq, "seq_k": seq, "needs_backward": backward}
+        more = milliseconds(late, **asked) - milliseconds(early, **asked)
+        assert more == pytest.approx(0.014 if backward else 0.007)

@@ -54,6 +54,7 @@ MEANINGS = {
     "requires": "packages, as in a requirements file; unmet ones are a reason, not an error",
     "converts": "conversions that its adapter does; each is recorded with its bytes",
     "efficiency": "shares of the device's peaks that it reaches, for the cost model: `matrix`, `exp`, `memory`; `backward`: matrix in the backward pass; `quantized`: memory where K or V is quantised",
+    "start_us": "what a call takes however small it is, beyond the device's launch, for the cost model",
     "algorithm": "`materialising`: its scores go through memory; for the cost model",
     "kernel": "`run(call)`: writes `call.out`, and `call.lse` if asked",
     "check": "`check(request, device)`: reasons that data cannot say; imports no torch",

@@ -8,7 +8,15 @@ from typing import Any
 
 from attn_backends.capability import REQUIRED, TABLE, Row
 from attn_backends.cli.generators.manifest import MEANINGS
-from attn_backends.registry.manifest import ALGORITHMS, CONVERSIONS, NUMERICS, SHARES, TIERS, manifest_keys
+from attn_backends.registry.manifest import (
+    ALGORITHMS,
+    CONVERSIONS,
+    MOST_START_US,
+    NUMERICS,
+    SHARES,
+    TIERS,
+    manifest_keys,
+)
 from attn_backends.values import Kind
 
 Schema = dict[str, Any]
@@ -43,6 +51,7 @@ KEYS: dict[str, Schema] = {
     "requires": {"type": "array", "items": TEXT},
     "converts": {"type": "array", "items": {"enum": list(CONVERSIONS)}},
     "efficiency": {"type": "object", "properties": dict.fromkeys(SHARES, SHARE), "additionalProperties": False},
+    "start_us": {"type": "number", "minimum": 0, "maximum": MOST_START_US},
     "algorithm": {"enum": list(ALGORITHMS)},
     **dict.fromkeys(("kernel", "check", "plan", "backward", "workspace"), CALLABLE),
 }  # fmt: skip

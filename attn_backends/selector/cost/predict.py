@@ -2,12 +2,13 @@
 
     compute = hypot( FLOPs / (matrix rate * matrix share), exponentials / (exp rate * exp share) ) / occupancy
     memory  = bytes / (bandwidth * memory share)
-    time    = max(compute, memory) + kernels * launch + ramp
+    time    = max(compute, memory) + kernels * launch + ramp + start
 
 FLOPs and exponentials are those of the tiles that a kernel computes (see `extent.py`), or of every pair where the backend
 materialises its scores; bytes are the necessary ones, those of scores in memory, and those of conversions. Products and
 exponentials overlap in part: the hypotenuse lies between their sum and the larger one, and fits what was measured. In the
 backward pass the matrix share is `backward`, where K or V is quantised the memory share is `quantized`, if declared.
+`start` is the manifest's `start_us`: what a call of this backend takes however small it is, beyond the device's launch.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def predict(manifest: Manifest, subject: Subject) -> Prediction | None:
         return None
     if not subject.backward:
         return _forward(manifest, subject)
-    back = _time(manifest.efficiency, load_of(manifest, subject, backward=True), "backward", 0.0, 0)
+    back = _time(manifest, load_of(manifest, subject, backward=True), "backward", 0.0, 0)
     if not subject.forward:
         return back
     return Prediction(*[one + other for one, other in zip(_forward(manifest, subject), back, strict=True)])
@@ -57,15 +58,16 @@ def _forward(manifest: Manifest, subject: Subject) -> Prediction:
     load = load_of(manifest, subject, backward=False)
     names = subject.called.by(manifest) if manifest.converts else ()
     if not names:
-        return _time(manifest.efficiency, load, "matrix", 0.0, 0)
+        return _time(manifest, load, "matrix", 0.0, 0)
     moved = traffic.converted(names, subject.request, subject.extent)
-    return _time(manifest.efficiency, load, "matrix", moved / subject.rates.memory, len(names))
+    return _time(manifest, load, "matrix", moved / subject.rates.memory, len(names))
 
 
-def _time(share: dict[str, float], load: Load, unit: str, converting: float, conversions: int) -> Prediction:
+def _time(manifest: Manifest, load: Load, unit: str, converting: float, conversions: int) -> Prediction:
     """`unit`: which share its products have; `converting`: seconds of the conversions' bytes at the device's peak."""
+    share = manifest.efficiency
     matrix = load.matrix / (share.get(unit) or share.get("matrix", MATRIX))
     exp = load.exp / share.get("exp", EXP)
     memory = (load.memory + converting) / (share.get(load.stored) or share.get("memory", MEMORY))
-    launch = load.start + conversions * load.launch
+    launch = load.start + manifest.start_us * 1e-6 + conversions * load.launch
     return Prediction(max(hypot(matrix, exp), memory) + launch, matrix, exp, memory, launch)

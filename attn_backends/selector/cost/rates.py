@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from attn_backends.device import Device
 
 # Seconds that one kernel costs however little it does, and seconds that a call costs besides: its first loads, its last
-# tile. From paged decodes on an H200 (benchmarks/results/h200): time over bytes is a line that meets zero bytes at 25 us.
-LAUNCH = {"cuda": 5e-6, "rocm": 5e-6, "cpu": 5e-6, "mps": 5e-6, "xpu": 5e-6}
-RAMP = {"cuda": 12e-6, "rocm": 12e-6, "cpu": 0.0, "mps": 12e-6, "xpu": 12e-6}
+# tile. Fitted together with the manifests' `start_us` to 438 shapes on an H200 (docs/measuring.md).
+LAUNCH = {"cuda": 2.5e-6, "rocm": 2.5e-6, "cpu": 5e-6, "mps": 5e-6, "xpu": 5e-6}
+RAMP = {"cuda": 1.2e-6, "rocm": 1.2e-6, "cpu": 0.0, "mps": 12e-6, "xpu": 12e-6}
 # Whose rate holds for a dtype that the device does not list, in this order.
 _STAND_INS = {
     "float8_e4m3fn": ("float8_e4m3fnuz", "int8", "bfloat16", "float16", "float32"),
