@@ -28,16 +28,16 @@ Job = tuple[Cell, str]  # a shape and a backend
 
 def compile_ahead(
     jobs: Iterable[Job], *, device: str, seed: int, processes: int, setup: str | None = None,
-    path: Iterable[str] = (), watch: Callable[[str], None] = lambda _text: None,
+    path: Iterable[str] = (), deadline: float | None = None, watch: Callable[[str], None] = lambda _text: None,
 ) -> int:  # fmt: skip
     """Call each backend once on its shape, in `processes` processes. Returns how many calls came to an end.
 
-    setup, path: as in `crew`
+    setup, path: as in `crew`; deadline: by `time.monotonic`, after which no call is begun
     """
     waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
     for job in jobs:
         waiting.put(job)
-    crew = _Crew(waiting, {"device": device, "seed": seed, "setup": setup}, tuple(path), watch)
+    crew = _Crew(waiting, {"device": device, "seed": seed, "setup": setup}, tuple(path), deadline, watch)
     threads = [threading.Thread(target=crew.work, daemon=True) for _ in range(min(processes, waiting.qsize()))]
     for thread in threads:
         thread.start()
@@ -50,15 +50,13 @@ class _Crew:
     """The jobs, and threads that each have one process at a time; one that dies or hangs is replaced."""
 
     def __init__(
-        self,
-        waiting: queue.SimpleQueue[Job],
-        told: dict[str, object],
-        path: tuple[str, ...],
+        self, waiting: queue.SimpleQueue[Job], told: dict[str, object], path: tuple[str, ...], deadline: float | None,
         watch: Callable[[str], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.done = 0
         self._slow: Counter[str] = Counter()
         self._waiting, self._told, self._path, self._watch = waiting, told, path, watch
+        self._deadline = float("inf") if deadline is None else deadline
         self._lock = threading.Lock()
 
     def work(self) -> None:
@@ -77,6 +75,8 @@ class _Crew:
             child.kill()
 
     def _next(self) -> Job | None:
+        if time.monotonic() >= self._deadline:
+            return None
         try:
             return self._waiting.get_nowait()
         except queue.Empty:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -36,8 +37,11 @@ def time_held_out(
     made = registry or default_registry()
     suite = held_out(device.type, seed, size)
     if processes:
-        jobs = _jobs(suite.cells, path, device, made)
-        compile_ahead(jobs, device=str(device), seed=seed, processes=processes, watch=progress.watch)
+        jobs = _jobs(suite.cells, None if fresh else path, device, made)
+        compile_ahead(
+            jobs, device=str(device), seed=seed, processes=processes, watch=progress.watch,
+            deadline=None if deadline is None else (time.monotonic() + deadline) / 2,
+        )  # fmt: skip
     plan = Plan(
         suite=suite, cells=suite.cells, backends=default_backends(made.snapshot()), device=device, seed=seed,
         command=command, path=path, fresh=fresh, deadline=deadline, repeats=repeats, spare=_sparing(device, made),
@@ -45,9 +49,9 @@ def time_held_out(
     return run_suite(plan, progress, made)
 
 
-def _jobs(cells: Sequence[Cell], path: Path, device: torch.device, registry: Registry) -> Iterator[Job]:
-    """Shapes that the file does not have, with every backend that fits and is not hopeless."""
-    known = Results.read(path).cells if path.exists() else {}
+def _jobs(cells: Sequence[Cell], path: Path | None, device: torch.device, registry: Registry) -> Iterator[Job]:
+    """Shapes that the file, if any, does not have, with every backend that fits and is not hopeless."""
+    known = Results.read(path).cells if path is not None and path.exists() else {}
     facts = device_of(device)
     for cell in cells:
         if cell.id in known:

@@ -1,8 +1,8 @@
 """`run_isolated`: items in worker processes, so that a backend that dies, hangs or shouts costs one item and no more.
 
 A worker that dies is a CRASH of its item, one that says nothing for `timeout` seconds a TIMEOUT; either way a fresh one
-goes on, as it does after a kernel that read or wrote astray: a GPU refuses its process everything afterwards. Every item gets a result, and only a message that names the item is one: a backend may write into any file that
-it finds open, and may fork. A probe runs what a backend never promised: a crash there is as good as a refusal.
+goes on, as it does after a kernel that read or wrote astray: a GPU refuses its process everything afterwards. Every item gets
+a result, and only a message that names the item is one: a backend may write into any file that it finds open, and may fork. A probe runs what a backend never promised: a crash there is as good as a refusal.
 """
 
 from __future__ import annotations
@@ -109,7 +109,11 @@ class _Crew:
         self._hangs = self._hangs + 1 if answer is Outcome.TIMEOUT else 0
         if isinstance(answer, dict):
             spent = bool(answer.pop("spent", False))
-            result = Result.from_json(answer)
+            try:
+                result = Result.from_json(answer)
+            except (KeyError, TypeError, ValueError) as error:  # the backend wrote it, not the worker
+                worker.kill()
+                return None, _result(item, Outcome.CRASH, f"no result: {type(error).__name__}: {error}", started)
             return _unless_spent(worker, result, spent), result
         outcome = answer
         why = "no answer" if outcome is Outcome.TIMEOUT else worker.epitaph()

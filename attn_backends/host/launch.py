@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import empty_like, is_autocast_enabled  # names of this module: `fast` looks them up at every call
-from torch.cuda import is_current_stream_capturing
+from torch.cuda import current_device, is_current_stream_capturing
 
 from attn_backends.call import Call
 from attn_backends.errors import LoadError, RequestError
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from attn_backends.selector.decision import Decision
 
 Output = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
+_NUMBERS = ("cu_seqlens_q", "cu_seqlens_k", "seq_lens")  # kernels read them side by side
 _TENSORS = (
     "sinks", "alibi_slopes", "attn_mask", "block_mask", "cu_seqlens_q", "cu_seqlens_k", "seq_lens", "block_table",
     "q_descale", "k_descale", "v_descale",
@@ -89,8 +90,8 @@ class Bound:
         fields["q"], fields["k"], fields["v"], fields["out"] = q, k, v, out
         call = Call.made_of(fields)
         try:
-            if is_autocast_enabled(self.autocast_device):
-                self.without_autocast(self.loaded.run, call)
+            if is_autocast_enabled(self.autocast_device) or (q.is_cuda and current_device() != q.get_device()):
+                self.undisturbed(self.loaded.run, call)
             else:
                 self.loaded.run(call)
         except Exception as error:
@@ -103,6 +104,13 @@ class Bound:
         if active_hooks() is not None:
             self.tell_hooks(call)
         return out
+
+    def undisturbed(self, function: Callable[..., Any], call: Call, *given: Any) -> Any:
+        """A backend's callable without autocast, on the device of the call's tensors: a kernel goes to the current one."""
+        if not call.q.is_cuda or current_device() == call.q.get_device():
+            return self.without_autocast(function, call, *given)
+        with torch.cuda.device(call.q.get_device()):
+            return self.without_autocast(function, call, *given)
 
     def without_autocast(self, function: Callable[..., Any], *given: Any) -> Any:
         """A backend's callable with autocast off: the call's dtypes and the kernel's numerics are those declared."""
@@ -126,6 +134,9 @@ class Bound:
                 given[name] = torch.as_tensor(given[name], dtype=torch.float32, device=q.device)
         if "attn_mask" in given:
             given["attn_mask"] = self.lowered_mask(given["attn_mask"])
+        for name in _NUMBERS:
+            if name in given and not given[name].is_contiguous():
+                given[name] = given[name].contiguous()
         call = Call(q=q, k=k, v=v, out=out, lse=lse, **self.static, **given)
         if self.static["dropout_p"] > 0:
             call.dropout_seed = _seed(a)
@@ -151,7 +162,7 @@ class Bound:
         try:
             if self.loaded.plan is not None:
                 call.plan = self.planned_for(call)
-            self.without_autocast(self.loaded.run, call)
+            self.undisturbed(self.loaded.run, call)
         except Exception as error:
             self.note(error)
             raise
@@ -167,7 +178,7 @@ class Bound:
     def backward(self, call: Call, d_out: torch.Tensor, d_lse: torch.Tensor | None) -> Any:
         """The backend's gradients; an error says under which decision it happened."""
         try:
-            found = self.without_autocast(self.loaded.backward, call, d_out, d_lse)  # type: ignore[arg-type]  # it has one
+            found = self.undisturbed(self.loaded.backward, call, d_out, d_lse)  # type: ignore[arg-type]  # it has one
         except Exception as error:
             self.note(error)
             raise

@@ -56,7 +56,7 @@ def gather(
     out_v = torch.empty(total, heads, width_v, dtype=v.dtype, device=device)
     if total:
         with on_device(device):
-            gather_tokens[(-(-longest // TOKENS), 2 * heads, len(table))](
+            gather_tokens[(-(-longest // TOKENS), 2 * heads, starts.shape[0] - 1)](
                 k.pool, v.pool, out_k, out_v, k.descale, v.descale, table, starts, k.pool.stride(), v.pool.stride(),
                 out_k.stride(), out_v.stride(), k.scale_strides, v.scale_strides, table.stride(), page_size, pages, heads,
                 width, width_v, BLOCK_T=TOKENS, BLOCK_D=power_of_two(width), BLOCK_DV=power_of_two(width_v),

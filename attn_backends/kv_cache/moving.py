@@ -65,6 +65,12 @@ def gather_kv(
     if kv_layout not in KV_LAYOUTS:
         raise RequestError("kv_layout", kv_layout, "one of " + ", ".join(KV_LAYOUTS))
     batch = len(seq_lens)
+    if len(block_table) < batch:
+        raise RequestError("block_table", tuple(block_table.shape), f"a row for each of {batch} sequences")
+    if k_cache.shape[:3] != v_cache.shape[:3]:
+        raise RequestError(
+            "v_cache", tuple(v_cache.shape), f"pages, page_size and heads of k_cache, {tuple(k_cache.shape[:3])}"
+        )
     k = _scaled("k", k_cache, (k_descale, k_granularity, None), kv_layout, batch, dtype)
     v = _scaled("v", v_cache, (v_descale, v_granularity, k_granularity), kv_layout, batch, dtype)
     lengths = seq_lens.to(torch.int64)
@@ -74,7 +80,9 @@ def gather_kv(
     if longest > room:
         raise RequestError("seq_lens", longest, f"at most {room} tokens, what the table holds")
     cu_seqlens = starts.to(torch.int32)
-    fused = _kernel() if k_cache.device.type == "cuda" else None
+    fused = (
+        _kernel() if k_cache.device.type == "cuda" and not (torch.is_grad_enabled() and _differentiable(k, v)) else None
+    )
     sources = [] if fused is None else [one.source(fused) for one in (k, v)]
     if fused is not None and all(fused.takes(source) for source in sources):
         rows = fused.gather(*sources, block_table, cu_seqlens, total=total, longest=longest)
@@ -84,6 +92,11 @@ def gather_kv(
     page = block_table[sequence, position // k.pages.shape[1]].to(torch.int64)
     places = (page, position % k.pages.shape[1], sequence)
     return k.rows(places), v.rows(places), cu_seqlens
+
+
+def _differentiable(*sides: _Scaled) -> bool:
+    """Whether somebody wants gradients of what is read."""
+    return any(one is not None and one.requires_grad for side in sides for one in (side.pages, side.descale))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,7 +69,8 @@ def kind_of(call: Call, option: Any = None) -> tuple[Any, ...]:
     return (
         option, q.get_device(), q.dtype, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(),
         out.dtype, out.stride(), out.data_ptr() % ALIGNED == 0, None if lse is None else lse.stride(),
-        None if starts_q is None else starts_q.shape, None if starts_k is None else starts_k.shape, call.max_seqlen_q,
+        None if starts_q is None else (starts_q.shape, starts_q.stride()),
+        None if starts_k is None else (starts_k.shape, starts_k.stride()), call.max_seqlen_q,
         call.layout, call.causal, call.causal_alignment, call.window_left, call.window_right, call.softmax_scale, call.softcap,
     )  # fmt: skip
 

@@ -33,7 +33,7 @@ def compiled(kernel: Any, signature: tuple[Any, ...], arch: tuple[int, int], thr
 def kept(package: str, what: tuple[Any, ...], make: Callable[[], str]) -> str:
     """The PTX of `what` in a package of kernels: from disk where it is known, else made."""
     place = _folder() / package.rpartition(".")[2] / f"{_digest(package, what)}.ptx"
-    with suppress(OSError):
+    with suppress(OSError, UnicodeDecodeError):
         found = place.read_text(encoding="utf-8")
         if found.rstrip("\0\n ").endswith("}"):
             return found

@@ -32,3 +32,11 @@ def test_one_that_compiles_for_every_shape_is_not_waited_for(monkeypatch):
     done, watched = called(monkeypatch, *jobs, (16, "quick"), most_slow=1, slow_s=0.01)
     assert done == 3
     assert len(watched) == 3
+
+
+def test_after_the_deadline_no_call_is_begun():
+    """Nor a process started."""
+    watched = []
+    shapes = [(point(16).cell, "quick")]
+    assert compile_ahead(shapes, device="cpu", seed=3, processes=1, deadline=0.0, watch=watched.append) == 0
+    assert watched == []

@@ -377,3 +377,23 @@ def test_an_error_inside_a_kernel_names_the_decision():
         assert any(record.id in note and "raising" in note for note in caught.value.__notes__)
     finally:
         unregister("raising")
+
+
+def test_starts_come_side_by_side_whatever_their_steps():
+    """Kernels read cumulative lengths from memory that follows on itself."""
+    seen = []
+
+    def look(call):
+        seen.append((call.cu_seqlens_q.stride(), call.cu_seqlens_k.stride()))
+        call.out.zero_()
+
+    box = {**BOX, "layout": ["thd"], "varlen": [False, True]}
+    register({"name": "looks-at-starts", "capability": [box]}, look)
+    try:
+        starts = torch.tensor([[0, 7], [2, 7], [5, 7]], dtype=torch.int32)[:, 0]
+        rows = torch.randn(5, 2, 8)
+        given = {"layout": "thd", "cu_seqlens_q": starts, "cu_seqlens_k": starts, "max_seqlen_q": 3, "max_seqlen_k": 3}
+        attention(rows, rows, rows, **given, backend="looks-at-starts")
+    finally:
+        unregister("looks-at-starts")
+    assert seen == [((1,), (1,))]

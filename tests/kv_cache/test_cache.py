@@ -172,3 +172,15 @@ def test_gathering_beyond_the_table_is_an_error():
     given["seq_lens"] = given["seq_lens"] + 100
     with pytest.raises(RequestError, match="seq_lens"):
         gather_kv(cache.k[0], cache.v[0], **given)
+
+
+@pytest.mark.parametrize(("rows", "pages", "said"), [(1, 4, "block_table"), (2, 3, "v_cache")])
+def test_gathering_from_tables_and_caches_that_do_not_fit_is_refused(rows, pages, said):
+    """A row per sequence, and as many pages of V as of K; more rows than sequences are nobody's."""
+    k, v = torch.randn(4, 2, HEADS, D), torch.randn(pages, 2, HEADS, DV)
+    table, lengths = torch.tensor([[0, 1], [2, 3]], dtype=torch.int32)[:rows], torch.tensor([3, 4], dtype=torch.int32)
+    with pytest.raises(RequestError, match=said):
+        gather_kv(k, v, table, lengths)
+    longer = torch.tensor([[0, 1], [2, 3], [9, 9]], dtype=torch.int32)
+    got, _, starts = gather_kv(k, torch.randn(4, 2, HEADS, DV), longer, lengths)
+    assert (got.shape[0], starts.tolist()) == (7, [0, 3, 7])

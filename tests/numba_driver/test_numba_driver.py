@@ -42,13 +42,15 @@ def test_ptx_is_kept_on_disk(monkeypatch, tmp_path):
     (kept,) = (tmp_path / "numba_driver").iterdir()
     kept.write_text(".entry name(", encoding="utf-8")
     ask(9, 0)
+    kept.write_bytes(b"\xff.entry name(}")
+    ask(9, 0)
     ask(8, 0)
-    assert made == [(9, 0), (9, 0), (8, 0)]
+    assert made == [(9, 0), (9, 0), (9, 0), (8, 0)]
     file = tmp_path / "file"
     file.touch()
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(file))
     ask(9, 0)
-    assert made[3:] == [(9, 0)]
+    assert made[4:] == [(9, 0)]
 
 
 @pytest.mark.parametrize(
@@ -134,6 +136,15 @@ def test_calls_that_differ_otherwise_do_not(calls, name):
     made, prepared, _ = calls
     made.run(a_call())
     made.run(a_call(**DIFFERENT[name]))
+    assert len(prepared) == 2
+
+
+def test_the_steps_between_starts_count(calls):
+    """Kernels that are told strides are told those of the starts too."""
+    made, prepared, _ = calls
+    wide = torch.zeros(3, 2, dtype=torch.int32)[:, 0]
+    for starts in (STARTS, wide, STARTS):
+        made.run(a_call(cu_seqlens_q=starts, cu_seqlens_k=STARTS))
     assert len(prepared) == 2
 
 

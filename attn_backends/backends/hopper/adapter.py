@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from attn_backends.call import Call
 
 
+_LEAST = 1.2e-38  # of the scales that float32 holds and the GPU does not take for 0
+
+
 def run(call: Call, config: Config | None = None) -> None:
     """Write call.out and, where asked, call.lse.
 
@@ -35,9 +38,9 @@ def run(call: Call, config: Config | None = None) -> None:
 
 def _with_positive_scale(q: torch.Tensor, scale: float) -> tuple[torch.Tensor, float]:
     """The same scores from a positive scale: the kernel looks for the largest one before it scales them."""
-    if scale > 0:
-        return q, scale
-    return (-q, -scale) if scale < 0 else (q * 0, 1.0)
+    if abs(scale) < _LEAST:
+        return q * 0, 1.0
+    return (q, scale) if scale > 0 else (-q, -scale)
 
 
 def _write_empty_rows(call: Call) -> None:

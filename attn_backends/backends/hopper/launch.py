@@ -44,20 +44,19 @@ def launch_forward(
 
 
 def counter_of(device: torch.device) -> torch.Tensor:
-    """Two numbers that are 0 and will be again: of the current stream, on which calls follow each other.
+    """Two numbers that are 0, and will be again where they are kept: those of the default stream, whose calls follow each other.
 
-    A graph may be replayed on any stream, beside other calls: what is captured gets its own.
+    On another stream, in a capture or in the warm-up of one, memory may be another's by the next call: there they are new.
     """
-    if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+    if device.type != "cuda" or torch.cuda.current_stream(device) != torch.cuda.default_stream(device):
         return torch.zeros(2, dtype=torch.int32, device=device)
-    key = (device.index, torch.cuda.current_stream(device).cuda_stream)
-    counter = _counters.get(key)
+    counter = _counters.get(device)
     if counter is None:
-        counter = _counters.setdefault(key, torch.zeros(2, dtype=torch.int32, device=device))
+        counter = _counters.setdefault(device, torch.zeros(2, dtype=torch.int32, device=device))
     return counter
 
 
-_counters: dict[tuple[int | None, int], torch.Tensor] = {}
+_counters: dict[torch.device, torch.Tensor] = {}
 
 
 def constants_of(config: Config) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Taking turns: at most one warpgroup issues products at a time, in order. For ablation; the shipped pipelines do not."""
+"""Taking turns: at most one warpgroup issues products at a time, in order. Of the shipped pipelines, three warpgroups do."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
