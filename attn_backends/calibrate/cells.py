@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from attn_backends.bench.cell import DENSE, Cell, Store
 from attn_backends.errors import RequestError
 from attn_backends.request import Request
+from attn_backends.selector.cost.sequences import within
 from attn_backends.selector.measured.bucket import bucket_of
 
 EVERY_NUMERICS = ("exact", "quantized", "approximate")
@@ -50,6 +51,11 @@ def _check(request: Request, cell: Cell) -> None:
     if drawn != wanted:
         missing = sorted(set(wanted.kind.split()) ^ set(drawn.kind.split()))
         raise NoCellError(", ".join(missing) or "its sizes")
+
+
+def sizes_of(cell: Cell) -> tuple[Cell, ...]:
+    """The cells that stand for a bucket with this one at its top: what is measured of it is their geometric mean."""
+    return tuple([replace(cell, sequences=one) for one in within(cell.sequences, cell.num_q_heads)])
 
 
 def cell_to_json(cell: Cell) -> dict[str, Any]:

@@ -6,12 +6,14 @@ import itertools
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from attn_backends.bench.cell import Cell
 from attn_backends.calibrate.cells import EVERY_NUMERICS
 
+MOST_KV_HEADS = 8
 AXES = ("head_dim", "causal", "group", "window", "heads", "seq", "keys")
 
 
@@ -22,7 +24,7 @@ def grid_cells(kind: str) -> Iterator[Cell]:
         lists = {axis: shapes.get(axis, [None]) for axis in AXES}
         for values in itertools.product(*lists.values()):
             cell = _cell(shapes, table["dtype"], dict(zip(lists, values, strict=True)))
-            if work_of(cell) <= table["work"]:
+            if work_of(cell) <= table["work"] and rows_of(cell) <= shapes.get("rows", inf):
                 yield cell
 
 
@@ -37,8 +39,14 @@ def work_of(cell: Cell) -> float:
     return 4.0 * pairs * cell.num_q_heads * cell.head_dim
 
 
+def rows_of(cell: Cell) -> int:
+    """Query rows over sequences and heads."""
+    return cell.num_q_heads * sum(count * new for count, new, _ in cell.sequences)
+
+
 def _cell(shapes: Mapping[str, Any], dtype: str, at: dict[str, Any]) -> Cell:
-    batch, kv_heads = _split(at["heads"])
+    kv_heads = min(shapes.get("kv_heads", MOST_KV_HEADS), at["heads"])
+    batch = at["heads"] // kv_heads
     keys = at["keys"] or at["seq"]
     words = [shapes["name"], *(f"{axis} {value}" for axis, value in at.items() if value is not None)]
     return Cell(
@@ -48,12 +56,6 @@ def _cell(shapes: Mapping[str, Any], dtype: str, at: dict[str, Any]) -> Cell:
         window_left=None if at["window"] is None else at["window"] - 1, page_size=shapes.get("page_size"),
         numerics=EVERY_NUMERICS,
     )  # fmt: skip
-
-
-def _split(heads: int) -> tuple[int, int]:
-    """(sequences, KV heads): at most eight KV heads each."""
-    kv_heads = min(8, heads)
-    return heads // kv_heads, kv_heads
 
 
 @cache

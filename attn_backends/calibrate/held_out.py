@@ -27,7 +27,7 @@ def held_out(kind: str, seed: int, size: str) -> Suite:
     cells: list[Cell] = []
     for shapes in table["kinds"]:
         for variant in _variants(shapes):
-            count = variant["held_out"] if size == "full" else -(-variant["held_out"] // 8)
+            count = variant.get("held_out", 0) if size == "full" else -(-variant.get("held_out", 0) // 8)
             for number in range(count):
                 cells += _passes(_drawn(made, variant, table, number))
     doc = f"shapes drawn from seed {seed} between the sizes of the calibration grid"

@@ -40,7 +40,11 @@ class Points:
 
 def of_grid(kind: str) -> Points:
     """The built-in shapes for a kind of device."""
-    return Points(_ordered(Point(cell, bucket_of(cell.request())) for cell in grid_cells(kind)), {})
+    points: dict[Bucket, Point] = {}
+    for cell in grid_cells(kind):
+        bucket = bucket_of(cell.request())
+        points.setdefault(bucket, Point(cell, bucket))
+    return Points(_ordered(points.values()), {})
 
 
 def of_config(config: dict[str, Any], *, context: int | None = None, dtype: str | None = None) -> Points:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
+from attn_backends.calibrate.cells import sizes_of
 from attn_backends.calibrate.points import Point
 from attn_backends.registry.registry import Registry
 from attn_backends.selector.cost.floor import floor_of
@@ -55,10 +57,17 @@ class Keys:
     def row(self, point: Point, name: str, answer: dict[str, Any]) -> Row:
         """What a backend's answer says of a bucket."""
         key = self.key(name)
-        floor = floor_of(point.cell.request(), self._device, sequences=point.cell.sequences)
+        floor = _floor_ms(point.cell, self._device)
         times = {field: answer[field] for field in ("ms", "q25", "q75", "samples") if field in answer}
         return Row(
             bucket=point.bucket, backend=name, version=key.version, sources=key.sources, status=answer["status"],
-            floor_ms=None if floor is None else floor.seconds * 1e3, why=answer["why"],
+            floor_ms=floor, why=answer["why"],
             at=datetime.now(UTC).isoformat(timespec="seconds"), **times,
         )  # fmt: skip
+
+
+def _floor_ms(cell: Cell, device: Device) -> float | None:
+    """What no kernel could beat, over the sizes that the cell's times are means of."""
+    floors = [floor_of(size.request(), device, sequences=size.sequences) for size in sizes_of(cell)]
+    known = [one.seconds * 1e3 for one in floors if one is not None]
+    return geometric_mean(known) if known else None

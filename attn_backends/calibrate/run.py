@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MOST_SHARE = 0.4  # of the minutes, for one backend
 LOSERS_SHARE = 0.1  # for one that was never near the best
 NEAR = 1.3  # times the best
-HOPELESS = 10.0  # times the best measured: one that is predicted to take so long is not tried
+HOPELESS = 4.0  # times the best measured: one that is predicted to take so long is not tried
 RETRIED = ("crash", "timeout", "excluded", "capped", "device_lost", "error", OUT_OF_MEMORY)  # by `retry`
 
 Json = dict[str, Any]

@@ -21,6 +21,7 @@ from attn_backends.box import Box, nearest_names, parse_box
 from attn_backends.capability import TABLE, Row
 from attn_backends.errors import ManifestError
 from attn_backends.registry.requires import Requires, read_requires
+from attn_backends.registry.tiles import Tiles, read_tiles
 
 TIERS = ("standard", "reference")
 NUMERICS = ("exact", "quantized", "approximate")
@@ -52,6 +53,7 @@ class Manifest:
     efficiency: dict[str, float]
     start_us: float = 0.0  # that a call takes before its first tile and after its last, for the cost model
     algorithm: str = "tiled"
+    tiles: tuple[Tiles, ...] = ()  # for the cost model
     boxes: tuple[Box, ...]
     origin: str
     label: str
@@ -162,6 +164,7 @@ _KEYS: dict[str, _Key] = {
     "efficiency": _Key(_fractions, "{ matrix = 0.7, memory = 0.85 }", {}),
     "start_us": _Key(_microseconds, f"microseconds, 0 to {MOST_START_US}", 0.0),
     "algorithm": _Key(_word(*ALGORITHMS), " | ".join(ALGORITHMS), "tiled"),
+    "tiles": _Key(_list_of(read_tiles), "a list such as [{ head_dim = 64, rows = 192, keys = 128 }]", ()),
     **{role: _Key(_callable, "module:callable") for role in _ROLES},
 }
 
@@ -197,6 +200,7 @@ def read_manifest(
         name=values["name"], version=values["version"], api=values["api"], priority=values["priority"],
         tier=values["tier"], numerics=values["numerics"], requires=values["requires"], converts=values["converts"],
         efficiency=values["efficiency"], start_us=values["start_us"], algorithm=values["algorithm"],
+        tiles=values["tiles"],
         callables={role: values[role] for role in _ROLES if values[role]},
         boxes=boxes, origin=origin, label=label, raw=raw, folder=folder, functions=dict(functions or {}),
         digest=hashlib.sha256(json.dumps(raw, sort_keys=True, default=str).encode()).hexdigest()[:16],

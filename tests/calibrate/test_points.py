@@ -11,8 +11,8 @@ from attn_backends.bench.contender import Contender, contender
 from attn_backends.bench.inputs import make_inputs
 from attn_backends.bench.machinery import EVERYTHING
 from attn_backends.bench.results import WRONG
-from attn_backends.calibrate.cells import NoCellError, cell_from_json, cell_of, cell_to_json
-from attn_backends.calibrate.grid import grid_cells
+from attn_backends.calibrate.cells import NoCellError, cell_from_json, cell_of, cell_to_json, sizes_of
+from attn_backends.calibrate.grid import grid_cells, rows_of
 from attn_backends.calibrate.points import joined, of_config, of_grid, of_records, of_requests
 from attn_backends.planning import load_config
 from attn_backends.selector.measured.bucket import bucket_of
@@ -32,9 +32,21 @@ def test_the_tensors_of_a_cell_make_its_bucket(cell):
 def test_the_grid_has_every_phase_and_no_bucket_twice(kind):
     """Cells survive their way through JSON."""
     cells = list(grid_cells(kind))
-    assert len({point.bucket for point in of_grid(kind).points}) == len(cells)
+    buckets = [point.bucket for point in of_grid(kind).points]
+    assert len(set(buckets)) == len(buckets)
+    assert set(buckets) == {bucket_of(cell.request()) for cell in cells}
     assert {"prefill", "decode"} <= {cell.phase for cell in cells}
     assert [cell_from_json(cell_to_json(cell)) for cell in cells] == cells
+
+
+def test_the_sizes_of_a_cell_are_of_its_bucket():
+    """Their geometric mean is stored for it: none lies outside, and calls of many rows are their own only one."""
+    counts = set()
+    for cell in grid_cells("cuda"):
+        sizes = sizes_of(cell)
+        assert {bucket_of(one.request()) for one in sizes} == {bucket_of(cell.request())}
+        counts.add((len(sizes) > 1, rows_of(cell) > 1 << 16))
+    assert counts == {(True, False), (False, True)}
 
 
 def test_a_model_implies_its_phases():

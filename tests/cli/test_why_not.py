@@ -46,7 +46,7 @@ def test_another_device_is_followed_to_an_architecture(run_json):
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        (("fa3", "--device", "h200"), 0, "serves this request"),
+        (("hopper", "--device", "h200", "--seq", "1024"), 0, "serves this request"),
         (("eager", "--device", "h200"), 0, "could serve this request"),
         (("flex", "--device", "h200", "--block", "flex"), 1, "blocked by the policy"),
         (("sdpa_cudnn", "--device", "b200", "--heads", "8/4"), 1, "cudnn-sm100-few-kv-heads"),

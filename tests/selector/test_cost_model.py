@@ -79,7 +79,7 @@ def test_predictions_never_beat_the_floor():
 @pytest.mark.parametrize(
     ("cheap", "dear", "least"),
     [
-        ({"seq_q": 4096, "seq_k": 4096}, {"seq_q": 4096, "seq_k": 4096, "causal": False}, 1.6),
+        ({"seq_q": 4096, "seq_k": 4096, "batch": 8}, {"seq_q": 4096, "seq_k": 4096, "batch": 8, "causal": False}, 1.6),
         ({"seq_q": 8192, "seq_k": 8192, "window_left": 511}, {"seq_q": 8192, "seq_k": 8192}, 4),
         ({"seq_q": 4096, "seq_k": 4096}, {"seq_q": 4096, "seq_k": 4096, "needs_backward": True}, 3),
     ],
@@ -91,14 +91,63 @@ def test_what_is_skipped_is_not_paid_for(cheap, dear, least):
     assert milliseconds(made, **dear) > least * milliseconds(made, **cheap)
 
 
-def test_tiles_run_in_waves():
-    """32 tiles leave most of 132 multiprocessors idle, so that 132 cost the same; one more starts a second wave."""
+def tiles_ms(row, **changes):
+    """What a backend with these tiles is predicted to take."""
+    made = manifest(efficiency=FAST, tiles=[row] if row else [])
+    return milliseconds(made, **{"causal": False, "num_kv_heads": 1, "seq_q": 512, "seq_k": 8192, **changes})
+
+
+ROWS_192, KEYS_176, LONE, SPLIT = {"rows": 192}, {"keys": 176}, {"resident": 2, "rows": 64}, {"split": True}
+BALANCED = {"balanced": True}
+
+
+@pytest.mark.parametrize(
+    ("row", "small", "large", "least", "most"),
+    [
+        ({}, {"num_q_heads": 8}, {"num_q_heads": 33}, 1.0, 1.01),
+        ({}, {"num_q_heads": 33}, {"num_q_heads": 34}, 1.8, 2.0),
+        (ROWS_192, {"seq_q": 384}, {"seq_q": 385}, 1.0, 1.01),
+        (ROWS_192, {"seq_q": 384, "num_q_heads": 66}, {"seq_q": 385, "num_q_heads": 66}, 1.8, 2.0),
+        (KEYS_176, {"seq_k": 176 * 40}, {"seq_k": 176 * 40 + 1}, 1.01, 1.04),
+        (LONE, {"num_q_heads": 16}, {"num_q_heads": 32}, 1.4, 1.6),
+        (SPLIT, {"num_q_heads": 8}, {"num_q_heads": 26}, 2.0, 4.0),
+        (SPLIT, {"num_q_heads": 27}, {"num_q_heads": 33}, 1.0, 1.01),
+    ],
+    ids=[
+        "one-wave", "a-second-wave", "idle-ones-take-more-rows", "padded-rows", "padded-keys", "two-on-one", "split-keys",
+        "too-many-to-split",
+    ],
+)  # fmt: skip
+def test_tiles_run_in_waves(row, small, large, least, most):
+    """Time is that of the busiest multiprocessor, in whole tiles of the kernel's own rows and keys."""
+    assert least <= tiles_ms(row, **large) / tiles_ms(row, **small) <= most
+
+
+def test_balanced_tiles_end_together():
+    """Causal tiles handed out the longest first leave less of a tail."""
+    causal = {"causal": True, "seq_q": 4096, "seq_k": 4096, "num_q_heads": 16}
+    assert tiles_ms(BALANCED, **causal) < 0.9 * tiles_ms({}, **causal)
+
+
+def test_the_first_row_that_serves_a_call_holds():
+    """Rows name head widths, masks and lengths, as a kernel's own table of pipelines does."""
+    rows = [{"longest": 384, "causal": False, "rows": 64}, {"head_dim": 64, "rows": 192}]
+    made = manifest(tiles=rows).tiles
+    shapes = [(request(causal=causal, head_dim_qk=width), length) for causal, width, length in
+              ((False, 64, 384), (False, 64, 385), (True, 64, 100), (True, 128, 100))]  # fmt: skip
+    found = [next((one.rows for one in made if one.serves(asked, length)), None) for asked, length in shapes]
+    assert found == [64, 192, 192, None]
+
+
+@pytest.mark.parametrize(
+    ("heads", "sizes"), [(8, [(4, 384), (3, 512), (3, 282)]), (64, [(4, 512)])], ids=["few", "many"]
+)
+def test_a_small_bucket_is_ranked_over_its_sizes(heads, sizes):
+    """Where the waves of tiles are few, the time is the geometric mean over calls in the bucket; else that of its top."""
     made = manifest(efficiency=FAST)
-    few, full, more = (
-        milliseconds(made, num_q_heads=heads, num_kv_heads=1, seq_q=512, seq_k=8192) for heads in (8, 33, 34)
-    )
-    assert full < 1.01 * few
-    assert more > 1.8 * full
+    top = request(batch=4, seq_q=512, seq_k=512, num_q_heads=heads, num_kv_heads=heads)
+    each = [ROOFLINE.predict(made, top.replace(batch=batch, seq_q=seq, seq_k=seq), H200) for batch, seq in sizes]
+    assert ROOFLINE.predict_together([made], top, H200)["one"] == pytest.approx(math.prod(each) ** (1 / len(each)))
 
 
 def test_stored_formats_and_algorithms_move_other_bytes():

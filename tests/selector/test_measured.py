@@ -165,6 +165,16 @@ class TestNeighbours:
         assert decision.candidate("b").measured_ms == pytest.approx(6.0)
         assert decision.candidate("b").measured_by == "neighbours"
 
+    def test_a_finer_part_hides_no_coarser_one(self, tmp_path):
+        """8192 is known for many heads alone; few heads at that length lie between the lengths that they have."""
+        rows = [
+            row(MADE, name, ms, request(batch=batch, seq_q=length, seq_k=length))
+            for batch, length in ((1, 4096), (1, 16384), (16, 4096), (16, 8192), (16, 16384))
+            for name, ms in FASTER_B.items()
+        ]
+        decision = ask(written(tmp_path / "times.sqlite", rows), request=request(batch=1, seq_q=8192, seq_k=8192))
+        assert decision.candidate("b").measured_by == "neighbours"
+
     @pytest.mark.parametrize(
         ("upper", "lengths", "asked"),
         [

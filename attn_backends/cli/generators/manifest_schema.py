@@ -17,6 +17,8 @@ from attn_backends.registry.manifest import (
     TIERS,
     manifest_keys,
 )
+from attn_backends.registry.tiles import KEYS as TILE_KEYS
+from attn_backends.registry.tiles import MOST
 from attn_backends.values import Kind
 
 Schema = dict[str, Any]
@@ -25,6 +27,12 @@ TEXT: Schema = {"type": "string", "minLength": 1}
 WHOLE: Schema = {"type": "integer"}
 CALLABLE: Schema = {"type": "string", "pattern": r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"}
 SHARE: Schema = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
+SIZE: Schema = {"type": "integer", "minimum": 1, "maximum": MOST}
+TILES: Schema = {
+    "type": "object",
+    "properties": {name: SIZE if kind == "integer" else {"type": kind} for name, kind in TILE_KEYS.items()},
+    "additionalProperties": False,
+}
 ANY: Schema = {"const": "any"}
 ARCH: Schema = {
     "anyOf": [
@@ -53,6 +61,7 @@ KEYS: dict[str, Schema] = {
     "efficiency": {"type": "object", "properties": dict.fromkeys(SHARES, SHARE), "additionalProperties": False},
     "start_us": {"type": "number", "minimum": 0, "maximum": MOST_START_US},
     "algorithm": {"enum": list(ALGORITHMS)},
+    "tiles": {"type": "array", "items": TILES},
     **dict.fromkeys(("kernel", "check", "plan", "backward", "workspace"), CALLABLE),
 }  # fmt: skip
 REQUIRED_KEYS = ("schema", "name", "version", "api", "kernel", "capability")

@@ -1,9 +1,8 @@
 """`Extent`: everything about the sizes of a request that costs depend on, counted once per request.
 
-Two counts of pairs: `visible`, which is what the mathematics asks for, and `tiled`, which is what a tiled kernel computes.
-It works on tiles of 128 x 128 and skips those that nobody sees, so that it computes about half a tile more per row at
-every edge of the band; and every tile of queries pays for filling and draining its pipeline, about one tile of keys.
-Few query rows (decode) are packed: the query heads of a group share a tile, whose rows are padded to 16.
+Sequences of few query rows (decode) are packed: the query heads of a group share a tile, whose rows are padded to 16, and
+their keys are split over multiprocessors. The others are `long`: what a kernel computes of them depends on its tiles
+(`tiling.py`).
 """
 
 from __future__ import annotations
@@ -11,15 +10,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from attn_backends.selector.cost.sequences import Sequences, sequences_of
-from attn_backends.selector.cost.visible import diagonal, keys_seen, reach, visible_pairs
+from attn_backends.selector.cost.visible import UNBOUNDED, diagonal, keys_seen, reach, visible_pairs
 
 if TYPE_CHECKING:
     from attn_backends.request import Request
 
-TILE = 128
+TILE = 128  # keys for filling and draining the pipeline of a packed sequence
 PACKED_ROWS = 64  # query rows of a group, up to which they share a tile
 LEAST_ROWS = 16  # rows of the smallest matrix instruction
 SPLIT_KEYS = 256  # keys that one part of a split sequence has at least
+
+
+class Long(NamedTuple):
+    """Equal sequences that are not packed; pairs and keys of one of them."""
+
+    number: int
+    seq_q: int
+    seen: int  # keys that somebody sees
+    pairs: int  # visible
+    edges: int  # of the band of visible keys, that tiles overlap
+    reach: int  # keys between them; all, where there is but one
 
 
 class Extent(NamedTuple):
@@ -28,10 +38,11 @@ class Extent(NamedTuple):
     queries: int  # query tokens
     keys: int  # key tokens that somebody sees
     visible: int  # (query, key) pairs
-    tiled: float  # pairs that a tiled kernel computes, per query head
     every: int  # pairs, hidden ones included
-    parts: float  # pieces of work that can run at the same time, over all heads
-    split: bool  # whether most sequences are decoded, their keys split over multiprocessors
+    packed: float  # pairs that a kernel computes of packed sequences
+    parts: float  # pieces of packed sequences that can run at the same time, over all heads
+    split: bool  # whether most sequences are packed
+    long: tuple[Long, ...]
 
 
 def extent_of(request: Request, sequences: Sequences | None = None) -> Extent:
@@ -39,8 +50,9 @@ def extent_of(request: Request, sequences: Sequences | None = None) -> Extent:
     group = request.num_q_heads // request.num_kv_heads
     left, right = reach(request)
     edges = (left >= 0) + (right >= 0)
-    queries = keys = visible = every = packed = whole = 0
-    tiled = parts = 0.0
+    queries = keys = visible = every = few = 0
+    packed = parts = 0.0
+    long: list[Long] = []
     for count, seq_q, seq_k in sequences_of(request) if sequences is None else sequences:
         offset = diagonal(request, seq_q, seq_k)
         seen = keys_seen(seq_q, seq_k, left, right, offset)
@@ -51,11 +63,10 @@ def extent_of(request: Request, sequences: Sequences | None = None) -> Extent:
         every += count * seq_q * seq_k
         rows = seq_q * group
         if rows <= PACKED_ROWS:
-            packed += count
-            tiled += count * max(rows, LEAST_ROWS) / group * (seen + TILE)
+            few += count
+            packed += count * max(rows, LEAST_ROWS) / group * (seen + TILE)
             parts += count * request.num_kv_heads * max(1.0, seen / SPLIT_KEYS)
         else:
-            whole += count
-            tiled += count * (min(pairs + edges * seq_q * (TILE // 2), seq_q * seq_k) + seq_q * TILE)
-            parts += count * request.num_q_heads * -(-seq_q // TILE)
-    return Extent(queries, keys, visible, tiled, every, parts, packed > whole)
+            between = seen if UNBOUNDED in (left, right) else left + right + 1
+            long.append(Long(count, seq_q, seen, pairs, edges, between))
+    return Extent(queries, keys, visible, every, packed, parts, few > sum([one.number for one in long]), tuple(long))

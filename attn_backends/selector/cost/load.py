@@ -1,17 +1,19 @@
 """`Load`: what one pass of a kind of kernel would take at a device's peaks, before any backend's shares of them.
 
-Backends of one kind (tiled or materialising, exact or quantising) have the same load for a request, so it is computed once
-per kind and request.
+Backends of one kind (tiled alike or materialising, exact or quantising) have the same load for a request, so it is computed
+once per kind and request.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from attn_backends.registry.tiles import DEFAULT, Tiles
 from attn_backends.selector.conversions import Called
 from attn_backends.selector.cost import operations, traffic
 from attn_backends.selector.cost.extent import Extent, extent_of
 from attn_backends.selector.cost.rates import Rates, rates_of
+from attn_backends.selector.cost.tiling import tiled
 
 if TYPE_CHECKING:
     from attn_backends.device import Device
@@ -38,8 +40,20 @@ class Load(NamedTuple):
     stored: str
 
 
+class Bare(NamedTuple):
+    """What tiled kernels have in common: seconds per pair, pairs of packed sequences over all query heads, and the rest."""
+
+    pairs: float
+    matrix: float
+    exp: float
+    memory: float
+    start: float
+    launch: float
+    stored: str
+
+
 class Subject(NamedTuple):
-    """A request on a device, the conversions it calls for, and the loads that were worked out for it so far."""
+    """A request on a device, the conversions it calls for, and what was worked out for it so far."""
 
     request: Request
     device: Device
@@ -48,7 +62,8 @@ class Subject(NamedTuple):
     forward: bool
     backward: bool
     called: Called
-    loads: dict[tuple[str, str, bool], Load]
+    loads: dict[tuple[str, str, bool, Tiles], Load]
+    bare: dict[tuple[bool, bool], Bare]
 
 
 def subject_of(
@@ -60,24 +75,35 @@ def subject_of(
         return None
     which = passes or ("both" if request.needs_backward else "forward")
     extent = extent_of(request, sequences)
-    return Subject(request, device, extent, rates, which != "backward", which != "forward", Called(request, device), {})
+    return Subject(
+        request, device, extent, rates, which != "backward", which != "forward", Called(request, device), {}, {}
+    )
 
 
 def load_of(manifest: Manifest, subject: Subject, *, backward: bool) -> Load:
     """The load of a backend's kind for one pass."""
-    key = (manifest.algorithm, manifest.numerics, backward)
+    tiles = DEFAULT if backward else _tiles(manifest, subject)
+    key = (manifest.algorithm, manifest.numerics, backward, tiles)
     load = subject.loads.get(key)
     if load is None:
         if manifest.algorithm == "materialising":
             load = _materialising(subject, backward)
         else:
-            load = _tiled(subject, backward, quantising=manifest.numerics == "quantized")
+            load = _tiled(subject, backward, tiles, quantising=manifest.numerics == "quantized")
         subject.loads[key] = load
     return load
 
 
-def occupancy(extent: Extent, units: int) -> float:
-    """Share of the multiprocessors that have work, on average: the last wave of tiles is rarely full."""
+def _tiles(manifest: Manifest, subject: Subject) -> Tiles:
+    """The first row of the manifest that serves the longest sequences."""
+    if not manifest.tiles:
+        return DEFAULT
+    longest = max([one.seq_q for one in subject.extent.long], default=0)
+    return next((one for one in manifest.tiles if one.serves(subject.request, longest)), DEFAULT)
+
+
+def _occupancy(extent: Extent, units: int) -> float:
+    """Share of the multiprocessors that have work while packed sequences are: the last wave is rarely full."""
     if not extent.parts:
         return 1.0
     if extent.split:  # as many parts as there are multiprocessors, of equal length
@@ -85,17 +111,28 @@ def occupancy(extent: Extent, units: int) -> float:
     return extent.parts / (-(-extent.parts // units) * units)
 
 
-def _tiled(subject: Subject, backward: bool, *, quantising: bool) -> Load:
+def _tiled(subject: Subject, backward: bool, tiles: Tiles, *, quantising: bool) -> Load:
     """Tiles that somebody sees; a backend that quantises what it gets multiplies in int8."""
+    bare = subject.bare.get((quantising, backward))
+    if bare is None:
+        bare = subject.bare[quantising, backward] = _bare(subject, quantising, backward)
+    made = tiled(subject.extent, subject.request.num_q_heads, tiles, subject.rates.units)
+    pairs = bare.pairs + made.pairs
+    start = bare.start + bare.launch if made.parts > 1 else bare.start
+    return Load(bare.matrix * pairs, bare.exp * pairs, bare.memory, start, bare.launch, bare.stored)
+
+
+def _bare(subject: Subject, quantising: bool, backward: bool) -> Bare:
     request, extent = subject.request, subject.extent
     rates = subject.rates
     if quantising:
         rates = rates_of(subject.device, "int8") or rates
-    occupied = occupancy(extent, rates.units)
+    occupied = _occupancy(extent, rates.units)
     kernels = SPLIT_KERNELS if extent.split and not backward else TILED_KERNELS[backward]
-    return Load(
-        matrix=_flops(request, extent.tiled, backward) / (rates.matrix * occupied),
-        exp=_exp_seconds(request, extent.tiled, rates) / occupied,
+    return Bare(
+        pairs=extent.packed * request.num_q_heads / occupied,
+        matrix=_flops(request, 1.0, backward) / (request.num_q_heads * rates.matrix),
+        exp=1.0 / rates.exp if rates.exp else 0.0,
         memory=_necessary(subject, backward) / (rates.memory * (occupied if extent.split else 1.0)),
         start=kernels * rates.launch + rates.ramp,
         launch=rates.launch,

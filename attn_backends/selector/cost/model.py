@@ -3,23 +3,28 @@
 It predicts from declared shares of the device's peaks (`predict.py`), so it can say nothing of a backend that declares
 none. Such a backend keeps its place by priority: where its priority is above that of every backend with a prediction, the
 model says nothing at all, and priorities decide; else it comes after those with a prediction.
+
+Ranking asks about the top of a bucket, for all calls in it. Small calls get the geometric mean over several sizes in the bucket
+(`sequences.within`), so that no kernel is ranked by the waves of one size alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 from attn_backends.selector.cost.load import subject_of
 from attn_backends.selector.cost.predict import predict
+from attn_backends.selector.cost.sequences import sequences_of, within
 
 if TYPE_CHECKING:
     from attn_backends.device import Device
     from attn_backends.registry.manifest import Manifest
     from attn_backends.request import Request
 
-VERSION = 1  # of the formulas: a decision made under others has another id
+VERSION = 2  # of the formulas: a decision made under others has another id
 MILLISECONDS = 1e3
 
 
@@ -36,15 +41,20 @@ class Roofline:
         return None if found is None else found.seconds * MILLISECONDS
 
     def predict_together(self, manifests: Sequence[Manifest], request: Request, device: Device) -> Mapping[str, float]:
-        """Milliseconds by name, counted once for all; empty where the model does not rank these backends."""
-        subject = subject_of(request, device) if any(manifest.efficiency for manifest in manifests) else None
-        if subject is None:
+        """Milliseconds by name, over the bucket of the request; empty where the model does not rank these backends."""
+        able = [manifest for manifest in manifests if manifest.efficiency]
+        sizes = (
+            [subject_of(request, device, sequences=one) for one in within(sequences_of(request), request.num_q_heads)]
+            if able
+            else []
+        )
+        subjects = [one for one in sizes if one is not None]
+        if not subjects:
             return {}
         found: dict[str, float] = {}
-        for manifest in manifests:
-            prediction = predict(manifest, subject)
-            if prediction is not None:
-                found[manifest.name] = prediction.seconds * MILLISECONDS
+        for manifest in able:
+            times = [made.seconds for one in subjects if (made := predict(manifest, one)) is not None]
+            found[manifest.name] = prod(times) ** (1 / len(times)) * MILLISECONDS
         return comparable(found, manifests)
 
 

@@ -8,12 +8,17 @@ request allows. Whoever has the lengths themselves counts with those.
 from __future__ import annotations
 
 import itertools
+from math import ceil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from attn_backends.request import Request
 
 Sequences = tuple[tuple[int, int, int], ...]  # (how many, seq_q, seq_k)
+# Shares of the top of a bucket that stand for the calls in it: (of the sequences, of their lengths). A bucket reaches from a
+# half, exclusive, to the whole of either. Where the waves of tiles are few, the fastest kernel changes on the way.
+SIZES = ((1.0, 0.75), (0.75, 1.0), (0.55, 0.55))
+FEW_ROWS = 1 << 16  # query rows over all heads; calls of more are alike all over their bucket
 
 
 def sequences_of(request: Request) -> Sequences:
@@ -29,6 +34,17 @@ def sequences_of(request: Request) -> Sequences:
         (end - start, low_q + (start < more_q), low_k + (start < more_k)) for start, end in itertools.pairwise(cuts)
     ]
     return ((1, seq_q, seq_k), *groups)
+
+
+def within(sequences: Sequences, heads: int) -> tuple[Sequences, ...]:
+    """The sizes that stand for a bucket with these sequences at its top: several for few query rows, else the top."""
+    if sum([count * new for count, new, _ in sequences]) * heads > FEW_ROWS:
+        return (sequences,)
+    sized = [
+        tuple([(ceil(count * many), ceil(new * long), ceil(keys * long)) for count, new, keys in sequences])
+        for many, long in SIZES
+    ]
+    return tuple(dict.fromkeys(sized))
 
 
 def _shared(total: int | None, longest: int, others: int) -> tuple[int, int]:

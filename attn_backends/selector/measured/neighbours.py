@@ -1,15 +1,15 @@
 """Times at a place that nobody measured, between places that somebody did.
 
-On every axis the nearest known values below and above are taken; their combinations are the corners. Those that are
-known must be near, lie on both sides of every axis, and agree on the fastest backend; then times lie on the straight line
-between the logarithms. Outside the known places nothing is said.
+On every axis a known value below and one above are taken, or the value itself; their combinations are the corners. Those that
+are known must be near, lie on both sides of every axis, and agree on the fastest backend; then times lie on the straight line
+between the logarithms. The nearest values that have such corners are taken: a part of the grid may be finer than the rest.
+Outside the known places nothing is said.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Container, Mapping, Sequence
 
 FARTHEST = 4  # steps between two corners on one axis: a factor of 16
@@ -17,18 +17,25 @@ TIE = 1.02  # backends this near are equally the fastest
 
 Place = tuple[int, ...]
 Times = Mapping[str, float]  # milliseconds by backend
+Span = tuple[tuple[int, float], ...]  # on one axis: (known value, weight)
 
 
 def corners(place: Place, axes: Sequence[Sequence[int]], known: Container[Place]) -> dict[Place, float]:
     """The known places around and their weights, which add up to 1; `axes` are the known values, sorted. {} outside."""
-    spans = [span for value, values in zip(place, axes, strict=True) if (span := _span(value, values))]
-    if len(spans) < len(place):
-        return {}
+    choices = [_spans(value, values) for value, values in zip(place, axes, strict=True)]
+    for spans in sorted(itertools.product(*choices), key=lambda spans: sum(map(_width, spans))):
+        if found := _cornered(spans, known):
+            return found
+    return {}
+
+
+def _cornered(spans: Sequence[Span], known: Container[Place]) -> dict[Place, float]:
+    """The corners that these spans have; {} where those that are known leave a side of an axis out."""
     found: dict[Place, float] = {}
     for choice in itertools.product(*spans):
-        corner = tuple(value for value, _ in choice)
+        corner = tuple([value for value, _ in choice])
         if corner in known:
-            found[corner] = math.prod(weight for _, weight in choice)
+            found[corner] = math.prod([weight for _, weight in choice])
     if any({corner[axis] for corner in found} != {value for value, _ in span} for axis, span in enumerate(spans)):
         return {}
     whole = sum(found.values())
@@ -50,15 +57,14 @@ def between(known: Mapping[Place, Times], weights: Mapping[Place, float]) -> dic
     }
 
 
-def _span(value: int, known: Sequence[int]) -> tuple[tuple[int, float], ...]:
-    """((value, weight), ...): the value itself, or the two around it; () where these are not near."""
-    below, above = bisect_right(known, value) - 1, bisect_left(known, value)
-    if below < 0 or above == len(known):
-        return ()
-    low, high = known[below], known[above]
-    if low == high:
-        return ((low, 1.0),)
-    if high - low > FARTHEST:
-        return ()
-    share = (value - low) / (high - low)
-    return ((low, 1 - share), (high, share))
+def _spans(value: int, known: Sequence[int]) -> list[Span]:
+    """((value, weight), ...): the value itself, and every two around it that are near enough."""
+    below = [one for one in known if value - FARTHEST < one < value]
+    above = [one for one in known if value < one < value + FARTHEST]
+    pairs = [(low, high) for low in below for high in above if high - low <= FARTHEST]
+    exact: list[Span] = [((value, 1.0),)] if value in known else []
+    return exact + [((low, (high - value) / (high - low)), (high, (value - low) / (high - low))) for low, high in pairs]
+
+
+def _width(span: Span) -> int:
+    return span[-1][0] - span[0][0]
