@@ -130,7 +130,10 @@ def _kernel() -> ModuleType | None:
 
 def _token_scales(rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """float32 [tokens, Hkv]: the descale under which the largest number of each head is the largest code."""
-    scales = rows.abs().amax(dim=-1).to(torch.float32) / RANGES[_name(dtype)][1]
+    largest = rows.abs().amax(dim=-1).to(torch.float32)
+    # A divisor from the host is not divided by on CUDA: torch multiplies by its reciprocal there, an ulp off at times.
+    # https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cuda/BinaryDivTrueKernel.cu
+    scales = largest / largest.new_full((), RANGES[_name(dtype)][1])
     return torch.where(scales == 0, 1.0, scales)
 
 

@@ -8,6 +8,7 @@ of each has, eager launches in the same trace say. On a CPU the operators inside
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from typing import Any
 
 PREFIX = "attn_backends:"
 REPLAY = f"{PREFIX}replay:"
+# The whole label, not its start: a kernel of this package may be called `attn_backends::backends::...`.
+_LABEL = re.compile(rf"{PREFIX}(replay:\d+|[^:]+:(forward|backward):(gpu|cpu))")
 _RUNTIME = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver")
 _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 
@@ -64,6 +67,11 @@ def replay_label(graph: int) -> str:
     return f"{REPLAY}{graph}"
 
 
+def is_label(name: str) -> bool:
+    """Whether this is the name of a marker: of a launch, or of a replay."""
+    return _LABEL.fullmatch(name) is not None
+
+
 def attribute(events: Iterable[Event], graphs: Mapping[int, Sequence[Launched]]) -> list[Use]:
     """Every kernel of a trace; `graphs`: the launches captured in each graph, in order."""
     whole = [event for event in events if event.get("ph") == "X"]
@@ -88,7 +96,7 @@ def _markers(events: Sequence[Event]) -> dict[Any, list[_Marker]]:
     """By thread, by start."""
     threads: dict[Any, list[_Marker]] = {}
     for event in sorted((one for one in events if one.get("cat") == "user_annotation"), key=_start):
-        if event["name"].startswith(PREFIX):
+        if is_label(event["name"]):
             start = _start(event)
             made = _Marker(event["name"], start, start + _length(event), [])
             threads.setdefault(event["tid"], []).append(made)

@@ -12,6 +12,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from attn_backends.host import append_kv as host  # noqa: E402
 from tests.host import fused_write_cases as table  # noqa: E402
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -30,6 +33,29 @@ def interpreted():
 @pytest.mark.parametrize("name", table.CASES)
 def test_interpreted(interpreted, name):
     assert not any(interpreted[name].values()), interpreted[name]
+
+
+class Divisors(TorchDispatchMode):
+    """What is divided by inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.name().startswith("aten::div"):
+            self.found.append(args[1])
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("stored", table.FORMATS.values(), ids=str)
+def test_torch_divides_on_the_device(stored):
+    """By a number of the host it would multiply by a reciprocal on CUDA, and differ from the kernel in the last bit."""
+    rows = torch.ones(2, 3, 16, device="meta")
+    with Divisors() as divisors:
+        scales = host._token_scales(rows, stored)
+        host._quantise(rows, scales.unsqueeze(-1), stored)
+    assert [torch.is_tensor(by) and by.device.type for by in divisors.found] == ["meta", "meta"]
 
 
 @pytest.mark.gpu

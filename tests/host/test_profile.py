@@ -9,7 +9,7 @@ import torch
 
 from attn_backends import AttnBackendsError, RequestError, attention, profile, watch_graphs
 from attn_backends.host import graphs
-from attn_backends.host.attribution import Use, attribute, launch_label, replay_label
+from attn_backends.host.attribution import Use, attribute, is_label, launch_label, replay_label
 from attn_backends.host.evidence import level
 from attn_backends.host.launch import Bound
 
@@ -64,6 +64,15 @@ class TestTraces:
         """A trace that was cut."""
         trace = [marker("a", 0, 10), event("kernel", "k", 5, 1, correlation=9)]
         assert names(attribute(trace, {})) == {(None, "k", False): 1}
+
+    def test_a_name_that_starts_as_a_label_does_is_none(self):
+        """Kernels of this package, demangled, and a user's own annotations: neither is a marker."""
+        ours = "attn_backends::backends::numba_mma::kernel::attention(long long)"
+        assert not is_label(ours)
+        assert is_label(launch_label("a", "backward", on_gpu=True))
+        assert is_label(replay_label(3))
+        trace = [marker("a", 0, 10), event("user_annotation", ours, 4, 3), *kernel(ours, 1, 5, 100)]
+        assert names(attribute(trace, {})) == {("a", ours, False): 1}
 
     def replay(self, graph, first, ts, *kernels):
         """A replay: one call, many kernels."""
@@ -192,7 +201,7 @@ def device_kernels(profiler):
     """torch.profiler's own list: how often each kernel ran."""
     return Counter(
         event.name for event in profiler.events()
-        if event.device_type == torch.autograd.DeviceType.CUDA and not event.name.startswith("attn_backends:")
+        if event.device_type == torch.autograd.DeviceType.CUDA and not is_label(event.name)
     )  # fmt: skip
 
 

@@ -10,6 +10,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.core import _aggregate as aggregate
 
+from attn_backends.backends.hopper.kernel.names import barrier
+
 
 @aggregate
 class Work:
@@ -92,5 +94,8 @@ def take(tickets, turn, WARPS: gl.constexpr):
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
     tickets.wait_full(turn)
     ticket = gl.max(tickets.buffer(turn).load(layout), 0)
+    # One thread says for its whole warpgroup that the ticket was read, so all of them have to have read it. Triton 3.6 and
+    # 3.7 put a barrier before an arrival anyway, and this one into that; no document promises it.
+    barrier()
     tickets.release(turn)
     return ticket
