@@ -1,0 +1,66 @@
+"""Which of the two kernels serves which operands: Hopper's pipeline dense calls on sm_90, the portable one all others."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from attn_backends.backends.fp8.operands import Operands
+from attn_backends.backends.fp8.portable.launch import launch_forward as launch_portable
+from attn_backends.backends.fp8.quantize.launch import architecture
+
+HOPPER = 90
+_LEAST = 1.2e-38  # of the scales that float32 holds and the GPU does not take for 0
+_SIGN = 0x80  # of a code
+
+
+def attend(
+    operands: Operands, out: torch.Tensor, lse: torch.Tensor | None, scale: float, band: tuple[int, int]
+) -> None:
+    """Write `out` and, where given, `lse`; shapes and `band` as in `portable.launch`."""
+    if pipelined(operands, out, band):
+        _attend_on_hopper(operands, out, lse, scale, band[1] == 0)
+    else:
+        launch_portable(operands, out, lse, scale, band)
+
+
+def pipelined(operands: Operands, out: torch.Tensor, band: tuple[int, int]) -> bool:
+    """Whether Hopper's pipeline takes the call: dense, full or causal, one width, operands that TMA describes."""
+    if architecture(out.device) != HOPPER:
+        return False
+    from attn_backends.backends.hopper.descriptors import describable
+
+    return (
+        operands.starts_q is None
+        and operands.starts_k is None
+        and band in ((-1, -1), (-1, 0))
+        and operands.q8.shape[3] == operands.vt8.shape[2]
+        and out.dtype in (torch.bfloat16, torch.float16)
+        and describable(operands.q8)
+        and describable(operands.k8)
+    )
+
+
+def _attend_on_hopper(
+    operands: Operands, out: torch.Tensor, lse: torch.Tensor | None, scale: float, causal: bool
+) -> None:
+    """The pipeline wants a positive scale, an LSE and an output that TMA describes."""
+    from attn_backends.backends.fp8.hopper.launch import launch_forward
+    from attn_backends.backends.hopper.descriptors import describable
+
+    room = out if describable(out) else torch.empty(out.shape, dtype=out.dtype, device=out.device)
+    rows = torch.empty(out.shape[:3], dtype=torch.float32, device=out.device) if lse is None else lse
+    operands, scale = with_positive_scale(operands, scale)
+    launch_forward(operands, room, rows, scale, causal)
+    if room is not out:
+        out.copy_(room)
+
+
+def with_positive_scale(operands: Operands, scale: float) -> tuple[Operands, float]:
+    """The same scores from a positive scale: the kernel looks for the largest one before it scales them."""
+    if scale >= _LEAST:
+        return operands, scale
+    codes = operands.q8.view(torch.uint8)
+    flipped = codes ^ _SIGN if scale <= -_LEAST else torch.zeros_like(codes)
+    return dataclasses.replace(operands, q8=flipped.view(operands.q8.dtype)), -scale if scale <= -_LEAST else 1.0

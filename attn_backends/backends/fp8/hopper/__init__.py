@@ -1,0 +1,1 @@
+"""The pipeline for Hopper: both products on its fp8 units, in Gluon."""

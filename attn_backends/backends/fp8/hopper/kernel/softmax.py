@@ -1,0 +1,37 @@
+"""The online softmax of one tile of scores, in base 2, where each tile has a scale of its own.
+
+    m'   = max(m, rowmax(s) c)      c = softmax scale * log2(e) * q's scale * k's scale of the block, positive
+    w    = exp2(s c - m' + 8)       at most 2^8: e4m3 holds 448, and its small numbers are then used as well
+    fade = exp2(m - m')
+    l    = l fade + rowsum(w)
+
+m is the largest score so far, scaled; a row that has seen no key has m = -inf and l = 0, and stays finite. The 2^8 goes
+out of w v and out of l alike.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+LN2 = gl.constexpr(0.6931471805599453)
+MINUS_INF = gl.constexpr(float("-inf"))
+RAISED = gl.constexpr(8.0)  # log2 of what the largest weight becomes
+
+
+@gluon.jit
+def weigh(scores, top, total, scale, MASKED: gl.constexpr):
+    """(weights, m, l, fade) of a tile of scores; MASKED: whether a row of it may have no score but -inf."""
+    highest = gl.maximum(top, gl.max(scores, 1) * scale)
+    base = highest
+    if MASKED:
+        base = gl.where(highest == MINUS_INF, 0.0, highest)
+    fade = gl.exp2(top - base)
+    weights = gl.exp2(scores * scale - (base - RAISED)[:, None])
+    return weights, highest, total * fade + gl.sum(weights, 1), fade
+
+
+@gluon.jit
+def finish(top, total):
+    """(1 / l, LSE): what the output is multiplied with, and the natural logarithm; a row that saw no key has 0, -inf."""
+    seen = total != 0.0
+    filled = gl.where(seen, total, 1.0)
+    return gl.where(seen, 1.0 / filled, 0.0), gl.where(seen, (top - RAISED + gl.log2(filled)) * LN2, MINUS_INF)

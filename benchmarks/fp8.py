@@ -1,0 +1,285 @@
+"""The fp8 pipelines against FlashAttention-3 in fp8 and against this project's own 16-bit pipeline, on one Hopper GPU.
+
+    python benchmarks/fp8.py [--head-dim 64 128 256] [--seq 4096 16384] [--only NAME ...] [--out FILE]
+
+16384 tokens, heads x head_dim = 2048, fresh random data, L2 cold. `attention` is the kernel alone, on operands that lie
+there; `quantised` is the fused pass before it as well. Errors are relative, against float64: `of the operands` on what the
+codes stand for, which leaves the kernel's own rounding; `of the tensors` on what was given. Variants are compiled side by
+side and held against float64, then timed in turn, round by round, together with the peers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import multiprocessing
+import random
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attn_backends import AttnBackendsError, Policy, attention
+from attn_backends.backends.fp8.hopper.configs import Config, config_for
+from attn_backends.backends.fp8.hopper.launch import launch_forward
+from attn_backends.backends.fp8.operands import BLOCK, FORMAT, Operands, blocks_of, key_order
+from attn_backends.backends.hopper import adapter as hopper
+from attn_backends.bench.clock import CudaClock
+from attn_backends.bench.versions import clocks, device_name, versions
+from attn_backends.call import Call
+from attn_backends.host.dispatch import device_of
+from attn_backends.registry.registry import default_registry
+
+TOKENS, WIDTH, ROUNDS = 16384, 2048, 15
+LARGEST = 448.0
+REGISTERS = {2: (240, 168), 3: (160, 128)}  # of a consumer thread, and the kernel's bound
+VARIANTS: dict[str, dict[str, Any]] = {
+    "shipped": {},
+    "one level": {"two_level": False},
+    "two levels": {"two_level": True},
+    "queries in registers": {"q_registers": True},
+    "queries in registers, one level": {"q_registers": True, "two_level": False},
+    "queries in shared memory": {"q_registers": False},
+    "ping-pong": {"ping_pong": True},
+    "ping-pong, one level": {"ping_pong": True, "two_level": False},
+    "two tiles": {"q_tiles": 2, "q_registers": False},
+    "two tiles, queries in registers": {"q_tiles": 2, "q_registers": True},
+    "two tiles, ping-pong": {"q_tiles": 2, "ping_pong": True},
+    "three tiles of 64 keys": {"q_tiles": 3, "keys": 64, "stages": 4, "q_registers": False},
+    "three tiles of 64 keys, ping-pong": {
+        "q_tiles": 3,
+        "keys": 64,
+        "stages": 4,
+        "q_registers": False,
+        "ping_pong": True,
+    },
+    "64 keys": {"keys": 64, "stages": 3},
+    "two stages": {"stages": 2},
+    "four stages": {"stages": 4},
+    "whole, one level": {"parts": 0, "two_level": False},
+    "whole, one level, ping-pong": {"parts": 0, "two_level": False, "ping_pong": True},
+    "late wait": {"late_wait": True},
+    "one by one": {"parts": 1},
+    "one by one, ping-pong": {"parts": 1, "ping_pong": True},
+    "one by one, in halves": {"parts": 2},
+    "three tiles, one by one": {"q_tiles": 3, "parts": 1, "q_registers": False},
+    "two tiles, late wait": {"q_tiles": 2, "late_wait": True},
+    "tickets in order": {"dynamic": False},
+    "12 MB at a time": {"sweep_bytes": 12_000_000},
+    "24 MB at a time": {"sweep_bytes": 24_000_000},
+    "all heads at once": {"sweep_bytes": 1 << 40},
+    "one head at a time": {"sweep_bytes": 1},
+}
+
+
+def variants(head_dim: int, causal: bool, seq: int, only: Sequence[str] = ()) -> dict[str, Config]:
+    """Those that differ from each other, by name."""
+    shipped = config_for(head_dim, causal, seq)
+    assert shipped is not None
+    found: dict[str, Config] = {}
+    for name, changes in VARIANTS.items():
+        if only and name not in only:
+            continue
+        config = dataclasses.replace(shipped, **changes)
+        registers, bound = REGISTERS[config.q_tiles]
+        config = dataclasses.replace(config, registers=registers, max_registers=bound)
+        if config not in found.values():
+            found[name] = config
+    return found
+
+
+def rounded(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(codes, scales) of [B, H, S, D] in blocks of tokens, by torch."""
+    batch, heads, tokens, width = x.shape
+    blocks = x.float().reshape(batch, heads, tokens // BLOCK, BLOCK, width)
+    scale = blocks.abs().amax((3, 4)) / LARGEST
+    return (blocks / scale[..., None, None]).to(FORMAT).reshape(x.shape), scale
+
+
+def operands_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Operands:
+    """Operands of [B, S, H, D], a multiple of 128 tokens."""
+    (q8, q_scale), (k8, k_scale), (v8, v_scale) = (rounded(x.transpose(1, 2)) for x in (q, k, v))
+    tokens = q8.shape[2]
+    order = key_order(tokens).to(v8.device)
+    vt8 = v8.view(torch.int8)[:, :, order].transpose(2, 3).contiguous().view(FORMAT)
+    assert blocks_of(tokens) == q_scale.shape[2]
+    return Operands(
+        q8=q8, k8=k8, vt8=vt8, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale, longest_q=tokens, longest_k=tokens
+    )  # fmt: skip
+
+
+def meant(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """What the last head of the last sequence stands for, float64 [S, D]."""
+    return codes[-1, -1].double() * scale[-1, -1].double().repeat_interleave(BLOCK)[:, None]
+
+
+def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+    """Attention in float64, [S, D] each."""
+    scores = q @ k.T * q.shape[1] ** -0.5
+    if causal:
+        scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -math.inf)
+    return scores.softmax(-1) @ v
+
+
+def relative(got: torch.Tensor, right: torch.Tensor) -> float:
+    """||got - right|| / ||right||."""
+    return float((got.double() - right).norm() / right.norm())
+
+
+def compile_variant(job: tuple[int, bool, Config]) -> Config | None:
+    """Compile what a timed call will launch, into Triton's cache on disk; the pipeline, where that cannot be."""
+    try:
+        _launch_once(*job)
+    except Exception as refused:  # noqa: BLE001  # registers or shared memory: the compiler's errors are of many kinds
+        print(f"{job[2]}: {type(refused).__name__}", file=sys.stderr)
+        return job[2]
+    return None
+
+
+def _launch_once(head_dim: int, causal: bool, config: Config) -> None:
+    q, k, v = (torch.randn(1, 1024, 2, head_dim, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    out = torch.empty_like(q).transpose(1, 2)
+    launch_forward(operands_of(q, k, v), out, torch.empty(1, 2, 1024, device="cuda"), head_dim**-0.5, causal, config)
+    torch.cuda.synchronize()
+
+
+class Cell:
+    """One shape: inputs, what is right, and everything that computes it."""
+
+    def __init__(self, head_dim: int, seq: int, causal: bool, configs: dict[str, Config]) -> None:
+        shape = (TOKENS // seq, seq, WIDTH // head_dim, head_dim)
+        self.q, self.k, self.v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+        self.head_dim, self.seq, self.causal = head_dim, seq, causal
+        self.operands = operands_of(self.q, self.k, self.v)
+        self.out = torch.empty_like(self.q)
+        self.lse = torch.empty(shape[0], shape[2], seq, device="cuda")
+        self.configs = configs
+
+    def right(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of the operands, of the tensors; last head of the last sequence."""
+        given = self.operands
+        v8 = torch.empty_like(given.vt8.view(torch.int8))
+        v8[..., key_order(self.seq).to(v8.device)] = given.vt8.view(torch.int8)
+        pairs = ((given.q8, given.q_scale), (given.k8, given.k_scale), (v8.transpose(2, 3).view(FORMAT), given.v_scale))
+        of_operands = exact(*(meant(codes, scale) for codes, scale in pairs), self.causal)
+        return of_operands, exact(*(x[-1, :, -1].double() for x in (self.q, self.k, self.v)), self.causal)
+
+    def run(self, config: Config | None) -> torch.Tensor:
+        """The pipeline on the operands."""
+        launch_forward(self.operands, self.out.transpose(1, 2), self.lse, self.head_dim**-0.5, self.causal, config)
+        return self.out
+
+    def contenders(self) -> dict[str, Callable[[], torch.Tensor]]:
+        """By name; each returns its output [B, S, H, D]."""
+        found: dict[str, Callable[[], torch.Tensor]] = {
+            name: lambda config=config: self.run(config) for name, config in self.configs.items()
+        }
+        call = Call(
+            q=self.q, k=self.k, v=self.v, out=torch.empty_like(self.q), lse=self.lse, causal=self.causal,
+            softmax_scale=self.head_dim**-0.5,
+        )  # fmt: skip
+
+        def sixteen_bits() -> torch.Tensor:
+            hopper.run(call)
+            return call.out
+
+        found["hopper, 16 bits"] = sixteen_bits
+        policy = Policy(numerics={"exact", "quantized"})
+        scales = [x.float().abs().amax() / LARGEST for x in (self.q, self.k, self.v)]
+        codes = [(x / scale).to(FORMAT) for x, scale in zip((self.q, self.k, self.v), scales, strict=True)]
+
+        def fa3() -> torch.Tensor:
+            return attention(
+                *codes, causal=self.causal, backend="fa3_fp8", policy=policy,
+                q_descale=scales[0], k_descale=scales[1], v_descale=scales[2],
+            )  # fmt: skip
+
+        def both() -> torch.Tensor:
+            return attention(self.q, self.k, self.v, causal=self.causal, backend="fp8", policy=policy)
+
+        for name, ask in (("fa3_fp8", fa3), ("quantised and attended", both)):
+            try:
+                ask()
+            except (AttnBackendsError, ImportError) as missing:
+                print(f"{name}: {str(missing).splitlines()[0]}", file=sys.stderr)
+            else:
+                found[name] = ask
+        return found
+
+
+def rows_of(cell: Cell, clock: CudaClock) -> list[dict[str, Any]]:
+    """Every variant and peer on one shape."""
+    asked = cell.contenders()
+    of_operands, of_tensors = cell.right()
+    errors = {}
+    for name, ask in asked.items():
+        cell.out.fill_(torch.nan)
+        out = ask()[-1, :, -1]
+        errors[name] = relative(out, of_operands), relative(out, of_tensors)
+    times: dict[str, list[float]] = {name: [] for name in asked}
+    order = list(asked)
+    for _ in range(ROUNDS):
+        random.shuffle(order)  # a chip remembers for a while what it did before: power and temperature
+        for name in order:
+            times[name].append(clock.sample(asked[name], 1.0)[0])
+    flops = 4 * TOKENS * cell.seq * WIDTH / (2 if cell.causal else 1)
+    rows = []
+    for name, taken in times.items():
+        ms = statistics.median(taken)
+        low, _middle, high = statistics.quantiles(taken, n=4)
+        rows.append({
+            "head_dim": cell.head_dim, "seq": cell.seq, "causal": cell.causal, "variant": name, "ms": ms,
+            "iqr_ms": high - low, "tflops": flops / ms / 1e9,
+            "error": {"of the operands": errors[name][0], "of the tensors": errors[name][1]},
+            "config": dataclasses.asdict(cell.configs[name]) if name in cell.configs else None,
+        })  # fmt: skip
+    return rows
+
+
+def main() -> int:
+    """Time everything, print it, write the file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--head-dim", nargs="+", type=int, default=[64, 128, 256])
+    parser.add_argument("--seq", nargs="+", type=int, default=[4096, 16384])
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/h200/fp8.json"))
+    parser.add_argument("--only", nargs="+", default=[], help="these variants, by name; all")
+    given = parser.parse_args()
+    cells = [(*pair, seq) for *pair, seq in product(given.head_dim, (False, True), given.seq)]
+    with ProcessPoolExecutor(14, mp_context=multiprocessing.get_context("spawn")) as pool:
+        jobs = {(*cell[:2], config) for cell in cells for config in variants(*cell, given.only).values()}
+        refused = set(pool.map(compile_variant, jobs))
+    device = torch.device("cuda", torch.cuda.current_device())
+    clock = CudaClock(device, device_of(device))
+    rows = []
+    for head_dim, causal, seq in cells:
+        configs = {
+            name: config
+            for name, config in variants(head_dim, causal, seq, given.only).items()
+            if config not in refused
+        }
+        found = rows_of(Cell(head_dim, seq, causal, configs), clock)
+        rows += found
+        print(f"D{head_dim} S{seq} {'causal' if causal else 'full'}")
+        for row in sorted(found, key=lambda row: row["ms"]):
+            error = row["error"]
+            print(
+                f"  {row['tflops']:6.0f} {error['of the operands']:.4f} {error['of the tensors']:.4f} {row['variant']}"
+            )
+    record = {
+        "schema": "attn.fp8/1", "command": "python " + " ".join(sys.argv), "device": device_name(device),
+        "versions": versions(default_registry().snapshot()), "clocks": clocks(device), "method": clock.method,
+        "rounds": ROUNDS, "rows": rows,
+    }  # fmt: skip
+    given.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

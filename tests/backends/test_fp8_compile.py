@@ -1,0 +1,47 @@
+"""`fp8`'s Triton kernels compile for every architecture they are declared for: no spills, shared memory within limits."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="nothing is compiled there")
+
+SHARED = {"sm_89": 101376, "sm_90": 232448, "sm_100": 232448, "sm_120": 101376}  # bytes of a block at most
+
+
+@pytest.mark.parametrize(
+    ("arch", "width", "band"),
+    [
+        ("sm_89", 64, (-1, 0)), ("sm_89", 256, (-1, -1)), ("sm_90", 64, (100, 0)), ("sm_90", 128, (-1, 0)),
+        ("sm_90", 256, (-1, 0)), ("sm_100", 128, (-1, 0)), ("sm_120", 128, (-1, 0)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_portable_forward_compiles(arch, width, band):
+    """Both products are of e4m3, weights are cast by the instruction that saturates, nothing spills."""
+    from tests.backends import fp8_compiled
+
+    kernel = fp8_compiled.forward(arch, width, band)
+    assert kernel.stack == 0
+    assert kernel.shared <= SHARED[arch]
+    assert fp8_compiled.products(kernel) >= 2
+    assert "cvt.rn.satfinite.e4m3x2.f32" in kernel.assembly
+
+
+@pytest.mark.parametrize(
+    ("arch", "width"), [("sm_89", 128), ("sm_90", 64), ("sm_90", 128), ("sm_90", 256), ("sm_100", 64)], ids=str
+)
+def test_the_quantise_pass_compiles(arch, width):
+    """Numbers are read and codes written 16 bytes at a time; nothing spills."""
+    from tests.backends import fp8_compiled
+
+    kernel = fp8_compiled.quantise(arch, width)
+    assert kernel.stack == 0
+    assert kernel.shared <= SHARED[arch]
+    assert "st.global.v4.b32" in kernel.assembly
+    assert "cvt.rn.satfinite.e4m3x2.f32" in kernel.assembly
