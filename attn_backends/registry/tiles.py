@@ -6,8 +6,9 @@ serves, and every backward pass, counts with the defaults.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from functools import cache
+from dataclasses import dataclass, field, fields
+from functools import cache, lru_cache
+from math import gcd
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -35,18 +36,38 @@ class Tiles:
     balanced: bool = False
     split: bool = False
 
-    def serves(self, request: Request, seq_q: int) -> bool:
-        """Whether the row holds for a call with sequences of so many queries."""
-        return (
-            (self.head_dim is None or request.head_dim_qk <= self.head_dim)
-            and (self.causal is None or request.causal == self.causal)
-            and (self.longest is None or seq_q <= self.longest)
-        )
+    along: int = field(
+        init=False, repr=False
+    )  # keys that a tile adds at two edges: its rows, and what keys do not divide
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "along", self.rows + self.keys - gcd(self.rows, self.keys))
 
 
 DEFAULT = Tiles()
+
+
+def serving(rows: tuple[Tiles, ...], request: Request, seq_q: int) -> Tiles:
+    """The first of the rows that holds for a call with sequences of so many queries."""
+    for one in _of_any_length(rows, request.head_dim_qk, request.causal):
+        if one.longest is None or seq_q <= one.longest:
+            return one
+    return DEFAULT
+
+
+@lru_cache(maxsize=1024)  # every decision asks for all backends, of few head widths
+def _of_any_length(rows: tuple[Tiles, ...], head_dim: int, causal: bool) -> tuple[Tiles, ...]:
+    return tuple(
+        [
+            one
+            for one in rows
+            if (one.head_dim is None or head_dim <= one.head_dim) and (one.causal is None or causal == one.causal)
+        ]
+    )
+
+
 _FLAGS = ("causal", "balanced", "split")
-KEYS = {field.name: "boolean" if field.name in _FLAGS else "integer" for field in fields(Tiles)}
+KEYS = {one.name: "boolean" if one.name in _FLAGS else "integer" for one in fields(Tiles) if one.init}
 
 
 @cache

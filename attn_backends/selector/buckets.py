@@ -58,6 +58,8 @@ class Buckets:
     def __init__(self, limits: Iterable[Named], table: tuple[Row, ...] = TABLE) -> None:
         fields = fields_of(table)
         self._lengths = tuple(field.name for field in fields if field.bucketed)
+        self._followed = tuple(name for name in self._lengths if name in _FOLLOWING)
+        self._free = tuple(name for name in self._lengths if name not in (*_FOLLOWING, *_ORDERED))
         plain = tuple(field.name for field in fields if field.keyed and not field.bucketed)
         self._plain = attrgetter(*plain)
         self._sizes = attrgetter(*self._lengths)
@@ -91,20 +93,18 @@ class Buckets:
         Equal lengths become the top of both buckets, a shorter one the top below the longer. Totals and pages become
         what the lengths make of them.
         """
-        sizes = dict(zip(self._lengths, self._sizes(request), strict=True))
-        names = [name for name, size in sizes.items() if size is not None]
         seq_q, seq_k = request.seq_q, request.seq_k
-        tops = {
-            name: self._largest(sizes[name], name) for name in names if name not in _FOLLOWING and name not in _ORDERED
-        }
+        tops = {name: self._largest(size, name) for name in self._free if (size := getattr(request, name)) is not None}
         if seq_q == seq_k:
             tops["seq_q"] = tops["seq_k"] = self._largest(seq_q, "seq_q", "seq_k")
         else:
             shorter, longer = _ORDERED if seq_q < seq_k else _ORDERED[::-1]
-            tops[longer] = self._largest(sizes[longer], longer)
-            tops[shorter] = self._largest(sizes[shorter], shorter, below=tops[longer])
+            tops[longer] = self._largest(max(seq_q, seq_k), longer)
+            tops[shorter] = self._largest(min(seq_q, seq_k), shorter, below=tops[longer])
         whole = request.resized(**tops)
-        following = {name: self._following(name, request, whole) for name in names if name in _FOLLOWING}
+        following = {
+            name: self._following(name, request, whole) for name in self._followed if getattr(request, name) is not None
+        }
         return with_representative_strides(whole.resized(**following) if following else whole)
 
     def _following(self, name: str, request: Request, whole: Request) -> int:
@@ -114,9 +114,9 @@ class Buckets:
     def _largest(self, size: int, *names: str, below: float = math.inf) -> int:
         """The largest length in the bucket of `size` under each of the names; of `size` it needs the bucket alone."""
         high = int(min([below - 1, *[self._end(name, size) for name in names]]))
-        residues = {residue for name in names for residue in self._residues[name]}
-        if not residues:
+        if not any(map(self._residues.get, names)):
             return high
+        residues = {residue for name in names for residue in self._residues[name]}
         held = [mod for mod, rest in residues if size % mod == rest]
         avoided = [(mod, rest) for mod, rest in residues if size % mod != rest]
         step = math.lcm(*held)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from attn_backends.capability import FITS_ANY, TABLE, Row
@@ -26,16 +28,15 @@ def _shaped(request: Request) -> bool:
     return _masked(request) or windowed or (request.causal and request.seq_q != request.seq_k)
 
 
-_CALLED_FOR: dict[str, Callable[[Request, Device], bool]] = {
-    "make_contiguous": lambda r, _: request_stride_class(r) != "contiguous",
-    "repeat_kv": lambda r, _: r.num_q_heads != r.num_kv_heads,
-    "pad_head_dim": lambda r, _: r.head_dim_qk % 8 != 0 or r.head_dim_v != r.head_dim_qk,
-    "flip_alignment": lambda r, device: _ALIGNMENT.read(r, device) is not FITS_ANY,
-    "expand_mask": lambda r, _: _shaped(r),
-    "sanitize_kv": lambda r, _: _shaped(r),
-    "dequantize_kv": lambda r, _: (r.k_format, r.v_format) != ("dense", "dense"),
-    "gather_pages": lambda r, _: r.page_size is not None,
-}
+_CALLED_FOR: tuple[tuple[tuple[str, ...], Callable[[Request, Device], bool]], ...] = (
+    (("make_contiguous",), lambda r, _: request_stride_class(r) != "contiguous"),
+    (("repeat_kv",), lambda r, _: r.num_q_heads != r.num_kv_heads),
+    (("pad_head_dim",), lambda r, _: r.head_dim_qk % 8 != 0 or r.head_dim_v != r.head_dim_qk),
+    (("flip_alignment",), lambda r, device: _ALIGNMENT.read(r, device) is not FITS_ANY),
+    (("expand_mask", "sanitize_kv"), lambda r, _: _shaped(r)),
+    (("dequantize_kv",), lambda r, _: (r.k_format, r.v_format) != ("dense", "dense")),
+    (("gather_pages",), lambda r, _: r.page_size is not None),
+)
 
 
 class Called:
@@ -44,9 +45,15 @@ class Called:
     __slots__ = ("_names",)
 
     def __init__(self, request: Request, device: Device) -> None:
-        self._names = {name for name, is_called in _CALLED_FOR.items() if is_called(request, device)}
+        called = [names for names, is_called in _CALLED_FOR if is_called(request, device)]
+        self._names = frozenset(itertools.chain.from_iterable(called))
 
     def by(self, manifest: Manifest) -> tuple[str, ...]:
         """Those that a backend declares."""
-        names = self._names
-        return tuple([name for name in manifest.converts if name in names]) if names else ()
+        declared = manifest.converts
+        return _both(declared, self._names) if declared and self._names else ()
+
+
+@lru_cache(maxsize=512)  # backends x mixtures of properties: few
+def _both(declared: tuple[str, ...], called: frozenset[str]) -> tuple[str, ...]:
+    return tuple([name for name in declared if name in called])

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attn_backends.device import Device
 from attn_backends.errors import AttnBackendsError
@@ -22,17 +22,18 @@ from attn_backends.selector.log.scrub import scrub
 from attn_backends.selector.policy import Policy
 
 if TYPE_CHECKING:
+    from attn_backends.registry.manifest import Manifest
     from attn_backends.registry.registry import Registry
 
 SCHEMA = "attn.decision/1"
 SOURCES = ("explicit", "scope", "prefer", "rank_hook", "measured", "cost_model", "priority")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Candidate(NamedTuple):
     """One backend's standing. `status`: selected, outranked or rejected; `stage`: the filter that rejected it.
 
     `measured_at`: when its time was measured (UTC, ISO); `measured_by`: of its own bucket, or of the neighbours.
+    A tuple, since every decision makes as many as there are backends: a frozen dataclass takes five times as long.
     """
 
     name: str
@@ -48,6 +49,11 @@ class Candidate:
     measured_at: str | None = None
     measured_by: str | None = None
     conversions: tuple[str, ...] = ()
+
+    @classmethod
+    def rejected(cls, manifest: Manifest, stage: str, reasons: tuple[Reason, ...]) -> Candidate:
+        """A backend that a filter is against."""
+        return cls(manifest.name, manifest.version, manifest.tier, manifest.numerics, "rejected", stage, reasons)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values only; texts without absolute paths, which the error of a failed import may hold."""

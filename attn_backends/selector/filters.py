@@ -7,13 +7,13 @@ alone among them depend on the request. A forbidden reference is blocked last, b
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attn_backends.reason import Reason
 from attn_backends.registry.certificates import certified_architectures
 from attn_backends.registry.environment import Environment, fits
 from attn_backends.registry.registry import Snapshot
+from attn_backends.selector.decision import Candidate
 from attn_backends.selector.policy import Policy
 from attn_backends.selector.quarantine import Entry
 from attn_backends.selector.refusal import REFERENCE_FORBIDDEN
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 API_VERSION = "1.0"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(NamedTuple):
     """Everything the filters read."""
 
     request: Request
@@ -45,15 +44,21 @@ _REMEMBERED = 64  # (policy, environment, forced, named, architecture) combinati
 
 
 def static_refusals(asked: Asked, arch: str | None) -> list[Refusal | None]:
-    """Per backend, the first refusal that does not depend on the request; kept with the snapshot.
+    """Per backend, the first refusal that does not depend on the request.
 
     arch: the architecture that a certificate must be for; None where one for any will do.
     """
-    memo: dict[Any, list[Refusal | None]] = asked.snapshot.derived.setdefault("refusals", {})
+    return [_first_refusal(manifest, asked, arch) for manifest in asked.snapshot.manifests]
+
+
+def static_rejections(asked: Asked, arch: str | None) -> list[Candidate | None]:
+    """The records of `static_refusals`, kept with the snapshot."""
+    memo: dict[Any, list[Candidate | None]] = asked.snapshot.derived.setdefault("static_rejections", {})
     key = (asked.policy, asked.environment, asked.forced, asked.named, arch)
     found = memo.get(key)
     if found is None:
-        found = [_first_refusal(manifest, asked, arch) for manifest in asked.snapshot.manifests]
+        refusals = zip(asked.snapshot.manifests, static_refusals(asked, arch), strict=True)
+        found = [None if refusal is None else Candidate.rejected(one, *refusal) for one, refusal in refusals]
         if len(memo) >= _REMEMBERED:
             memo.clear()
         memo[key] = found

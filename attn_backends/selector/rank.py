@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from attn_backends.registry.manifest import Manifest
@@ -25,19 +24,18 @@ CHOSEN = {
 _LEVELS = ("prefer", "rank_hook", "measured", "cost_model", "priority", "priority")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grounds:
+class Grounds(NamedTuple):
     """What ranking may use; the times are empty where they must not count."""
 
     policy: Policy
-    hook_order: Sequence[str] = ()
     measured: Mapping[str, float]
     predicted: Mapping[str, float]
+    hook_order: Sequence[str] = ()
 
 
 def rank(manifests: Sequence[Manifest], grounds: Grounds) -> tuple[list[Manifest], str]:
     """(backends best first, the level that set the winner apart). `manifests` is not empty."""
-    keyed = sorted(((_key(manifest, grounds), manifest) for manifest in manifests), key=lambda pair: pair[0])
+    keyed = sorted([(_key(manifest, grounds), manifest) for manifest in manifests])  # names differ: keys alone decide
     ordered = [manifest for _, manifest in keyed]
     winner = keyed[0][0]
     runner_up = keyed[1][0] if len(keyed) > 1 else None
@@ -45,10 +43,10 @@ def rank(manifests: Sequence[Manifest], grounds: Grounds) -> tuple[list[Manifest
 
 
 def _key(manifest: Manifest, grounds: Grounds) -> tuple[float, float, float, float, int, str]:
-    name = manifest.name
+    name, prefer, hook_order = manifest.name, grounds.policy.prefer, grounds.hook_order
     return (
-        _position(name, grounds.policy.prefer),
-        _position(name, grounds.hook_order),
+        _position(name, prefer) if prefer else math.inf,
+        _position(name, hook_order) if hook_order else math.inf,
         grounds.measured.get(name, math.inf),
         grounds.predicted.get(name, math.inf),
         -manifest.priority,

@@ -16,7 +16,7 @@ from attn_backends.registry.hooking import active_hooks
 from attn_backends.registry.registry import Registry, Snapshot
 from attn_backends.selector.conversions import Called
 from attn_backends.selector.decision import Candidate, Change, Decision, Forced, Relaxation
-from attn_backends.selector.filters import Asked, forbidden_reference, quarantine_reasons, static_refusals
+from attn_backends.selector.filters import Asked, forbidden_reference, quarantine_reasons, static_rejections
 from attn_backends.selector.rank import Grounds, outranked_by, rank
 from attn_backends.selector.times import CostModel, Measured, Measurements, measured_times, predicted_times
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 DOWNCASTS = {"float32": ("bfloat16", "float16"), "float64": ("float32", "bfloat16", "float16")}
 _REMEMBERED = 4096  # refusals kept per snapshot
+_UNMEASURED = (None, None, None)
 _DTYPE_ROW = next(index for index, row in enumerate(TABLE) if row.axis == "dtype")
 
 
@@ -61,54 +62,61 @@ def resolve(question: Question) -> Decision:
     rejected: list[Candidate] = []
     nearest: list[Relaxation] = []
     canonical: list[Request] = []
-    refusals = static_refusals(asked, architecture(asked.device.kind, asked.device.arch))
-    for manifest, refusal, options in zip(snapshot.manifests, refusals, _options(question, values), strict=True):
-        outcome = refusal or _stage("quarantine", quarantine_reasons(manifest, asked))
-        if outcome is None:
-            dtype, verdict = options
-            if verdict.misses:
-                candidate, relaxation = _outside(manifest, verdict, values, snapshot)
-                rejected.append(candidate)
-                nearest.append(relaxation)
-                continue
-            outcome = _stage("check", _checked(question, manifest, canonical)) or _stage(
-                "policy", forbidden_reference(manifest, asked)
-            )
-            if outcome is None:
-                fits.append(_Fit(manifest, dtype))
-                continue
-        rejected.append(_candidate(manifest, "rejected", *outcome))
+    static = static_rejections(asked, architecture(asked.device.kind, asked.device.arch))
+    verdicts, lowered = _verdicts(question, values)
+    for manifest, refused, verdict in zip(snapshot.manifests, static, verdicts, strict=True):
+        against = refused or (_quarantined(manifest, asked) if asked.entries else None)
+        if against is None and verdict.misses:
+            against, relaxation = _outside(manifest, verdict, values, snapshot)
+            nearest.append(relaxation)
+        elif against is None:
+            against = _unfit(question, manifest, canonical)
+        if against is None:
+            fits.append(_Fit(manifest, lowered.get(verdict)))
+        else:
+            rejected.append(against)
     return _decide(question, fits, rejected + [_broken(item) for item in snapshot.broken], nearest, canonical)
 
 
-def _stage(stage: str, reasons: tuple[Reason, ...]) -> tuple[str, tuple[Reason, ...]] | None:
-    return (stage, reasons) if reasons else None
+def _quarantined(manifest: Manifest, asked: Asked) -> Candidate | None:
+    reasons = quarantine_reasons(manifest, asked)
+    return Candidate.rejected(manifest, "quarantine", reasons) if reasons else None
 
 
-def _options(question: Question, values: Values) -> list[tuple[str | None, Verdict]]:
-    """Per backend: the dtype it would run in (None = the request's) and how it stands."""
+def _unfit(question: Question, manifest: Manifest, canonical: list[Request]) -> Candidate | None:
+    """The record of a backend whose boxes hold the request, where its own check or the policy is against it."""
+    if manifest.offers("check"):
+        reasons = question.registry.run_check(manifest, _canonical(question, canonical), question.asked.device)
+        if reasons:
+            return Candidate.rejected(manifest, "check", reasons)
+    if question.asked.policy.forbid_reference:
+        reasons = forbidden_reference(manifest, question.asked)
+        if reasons:
+            return Candidate.rejected(manifest, "policy", reasons)
+    return None
+
+
+def _verdicts(question: Question, values: Values) -> tuple[Sequence[Verdict], dict[Verdict, str]]:
+    """(per backend, how it stands; of those that stand only in another dtype, in which)."""
     asked = question.asked
     index: MatchIndex = asked.snapshot.derived["index"]
-    options: list[tuple[str | None, Verdict]] = [(None, verdict) for verdict in index.match(values)]
-    if asked.policy.allow_downcast:
-        for dtype in DOWNCASTS.get(asked.request.dtype, ()):
-            lowered = (*values[:_DTYPE_ROW], dtype, *values[_DTYPE_ROW + 1 :])
-            for position, verdict in enumerate(index.match(lowered)):
-                if verdict.fits and not options[position][1].fits:
-                    options[position] = (dtype, verdict)
-    return options
+    verdicts = index.match(values)
+    dtypes = DOWNCASTS.get(asked.request.dtype) if asked.policy.allow_downcast else None
+    if dtypes is None:
+        return verdicts, {}
+    best, lowered = list(verdicts), dict[Verdict, str]()
+    for dtype in dtypes:
+        for position, verdict in enumerate(index.match((*values[:_DTYPE_ROW], dtype, *values[_DTYPE_ROW + 1 :]))):
+            if verdict.fits and not best[position].fits:
+                best[position] = verdict
+                lowered[verdict] = dtype
+    return best, lowered
 
 
 def _canonical(question: Question, made: list[Request]) -> Request:
     if not made:
         made.append(question.buckets.canonical(question.asked.request))
     return made[0]
-
-
-def _checked(question: Question, manifest: Manifest, canonical: list[Request]) -> tuple[Reason, ...]:
-    if not manifest.offers("check"):
-        return ()
-    return question.registry.run_check(manifest, _canonical(question, canonical), question.asked.device)
 
 
 def _decide(
@@ -192,37 +200,32 @@ def _standing(
     standing: list[Candidate] = []
     called = Called(asked.request, asked.device)
     for position, fit in enumerate(ordered, 1):
-        name = fit.manifest.name
-        reasons: tuple[Reason, ...] = ()
-        if fit is not winner and winner is not None:
-            got, want, text = outranked_by(fit.manifest, winner.manifest, source or "priority")
-            reasons = (Reason("outranked", "outranked", got, want, text, "ranking"),)
-        elif winner is None:
-            reasons = (
-                Reason("outranked", "outranked", name, "the forced backend", "fits, but another was forced", "ranking"),
-            )
+        manifest, won = fit.manifest, fit is winner
+        name = manifest.name
+        ms, at, by = measured.get(name, _UNMEASURED)
         cast = (f"downcast {asked.request.dtype} -> {fit.dtype}",) if fit.dtype else ()
         standing.append(
-            _candidate(
-                fit.manifest, "selected" if fit is winner else "outranked", "rank", reasons,
-                rank=position, predicted_ms=predicted.get(name), **_measured_fields(measured.get(name)),
-                conversions=cast + called.by(fit.manifest),
+            Candidate(
+                name, manifest.version, manifest.tier, manifest.numerics, "selected" if won else "outranked", "rank",
+                () if won else _outranked(manifest, winner, source, asked.snapshot), position, predicted.get(name),
+                ms, at or None, by, cast + called.by(manifest),
             )
         )  # fmt: skip
     return standing
 
 
-def _measured_fields(found: Measured | None) -> dict[str, Any]:
+def _outranked(manifest: Manifest, winner: _Fit | None, source: str | None, snapshot: Snapshot) -> tuple[Reason, ...]:
+    """Why a backend that fits was not chosen; as many as there are pairs of backends are kept with the snapshot."""
+    memo: dict[Any, tuple[Reason, ...]] = snapshot.derived.setdefault("outranked", {})
+    key = (manifest, winner.manifest if winner else None, source)
+    found = memo.get(key)
     if found is None:
-        return {}
-    return {"measured_ms": found.ms, "measured_at": found.at or None, "measured_by": found.by}
-
-
-def _candidate(manifest: Manifest, status: str, stage: str, reasons: tuple[Reason, ...], **more: Any) -> Candidate:
-    return Candidate(
-        name=manifest.name, version=manifest.version, tier=manifest.tier, numerics=manifest.numerics,
-        status=status, stage=stage, reasons=reasons, **more,
-    )  # fmt: skip
+        if winner is None:
+            got, want, text = manifest.name, "the forced backend", "fits, but another was forced"
+        else:
+            got, want, text = outranked_by(manifest, winner.manifest, source or "priority")
+        found = memo[key] = (Reason("outranked", "outranked", got, want, text, "ranking"),)
+    return found
 
 
 def _broken(item: Broken) -> Candidate:
@@ -241,14 +244,14 @@ def _broken(item: Broken) -> Candidate:
 def _outside(manifest: Manifest, verdict: Verdict, values: Values, snapshot: Snapshot) -> tuple[Candidate, Relaxation]:
     """A backend outside its boxes: its record and the nearest change. Both follow from box, misses and values alone."""
     memo: dict[Any, tuple[Candidate, Relaxation]] = snapshot.derived.setdefault("outside", {})
-    key = (verdict.box, *[(miss, values[miss[0]]) for miss in verdict.misses])
+    key = (verdict, *[values[row] for row, _ in verdict.misses])  # the index gives equal verdicts as one object
     found = memo.get(key)
     if found is None:
         if len(memo) >= _REMEMBERED:
             memo.clear()
         reasons = tuple([verdict.box.reason(values, miss, snapshot.table) for miss in verdict.misses])
         changes = tuple([_change(verdict.box, values, miss, snapshot.table) for miss in verdict.misses])
-        candidate = _candidate(manifest, "rejected", "capability", reasons)
+        candidate = Candidate.rejected(manifest, "capability", reasons)
         found = memo[key] = (candidate, Relaxation(manifest.name, changes))
     return found
 

@@ -33,6 +33,7 @@ from attn_backends.selector.scope import Scope, open_scopes, scoped_backend, sco
 from attn_backends.selector.times import CostModel, FixedTimes, Measurements
 from attn_backends.selector.unknown_names import warn_of_unknown_names
 
+_EVERYTHING_MET = Environment.pretend()
 _cache = DecisionCache()
 _lock = threading.Lock()
 _UNREAD: Measurements = FixedTimes((("unread", 0.0),))  # stands for this machine's times until somebody needs them
@@ -185,7 +186,7 @@ def question_of(
 ) -> tuple[Question, tuple[Any, ...]]:
     """The question in full, and its bucketed key."""
     here = as_device(device)
-    facts = environment or (Environment.pretend() if here.pretended else _environment_here(snapshot))
+    facts = environment or (_EVERYTHING_MET if here.pretended else _environment_here(snapshot))
     whole = effective_policy(scoped_policy(scopes, policy, request, here), parse_knobs(knobs))
     effective = whole.for_request(request, here)
     scoped = scoped_backend(scopes, request, here)

@@ -7,11 +7,12 @@ import math
 import pytest
 
 from attn_backends import Device, Registry, Request
+from attn_backends.registry.tiles import DEFAULT, serving
 from attn_backends.selector.cost.fit import Observation, fitted, log_error
 from attn_backends.selector.cost.floor import floor_of
-from attn_backends.selector.cost.load import subject_of
+from attn_backends.selector.cost.load import subject_of, subject_of_sizes
 from attn_backends.selector.cost.model import ROOFLINE
-from attn_backends.selector.cost.predict import predict
+from attn_backends.selector.cost.predict import predict, seconds
 from attn_backends.selector.select import use_cost_model
 from attn_backends.selector.times import NO_COST_MODEL, FixedTimes
 from tests.selector.scenes import backend, decide, registry, request
@@ -135,8 +136,7 @@ def test_the_first_row_that_serves_a_call_holds():
     made = manifest(tiles=rows).tiles
     shapes = [(request(causal=causal, head_dim_qk=width), length) for causal, width, length in
               ((False, 64, 384), (False, 64, 385), (True, 64, 100), (True, 128, 100))]  # fmt: skip
-    found = [next((one.rows for one in made if one.serves(asked, length)), None) for asked, length in shapes]
-    assert found == [64, 192, 192, None]
+    assert [serving(made, asked, length).rows for asked, length in shapes] == [64, 192, 192, DEFAULT.rows]
 
 
 @pytest.mark.parametrize(
@@ -148,6 +148,18 @@ def test_a_small_bucket_is_ranked_over_its_sizes(heads, sizes):
     top = request(batch=4, seq_q=512, seq_k=512, num_q_heads=heads, num_kv_heads=heads)
     each = [ROOFLINE.predict(made, top.replace(batch=batch, seq_q=seq, seq_k=seq), H200) for batch, seq in sizes]
     assert ROOFLINE.predict_together([made], top, H200)["one"] == pytest.approx(math.prod(each) ** (1 / len(each)))
+
+
+@pytest.mark.parametrize("algorithm", ["tiled", "materialising"])
+@pytest.mark.parametrize("passes", ["forward", "backward", "both"])
+def test_sizes_counted_together_are_predicted_like_each_alone(algorithm, passes):
+    """What sizes share is worked out once, and changes no bit of any of them; prefill, decode, windows, conversions."""
+    made = manifest(efficiency=FAST, algorithm=algorithm, converts=["repeat_kv", "expand_mask"], start_us=2.0,
+                    tiles=[{"longest": 300, "rows": 64, "resident": 2}, {"keys": 176, "split": True}])  # fmt: skip
+    sizes = (((4, 256, 256),), ((1, 512, 4096), (3, 1, 700)), ((8, 1, 2048),), ((2, 900, 900),))
+    for asked in (request(num_q_heads=8, num_kv_heads=2), request(window_left=100), request(causal=False)):
+        each = [predict(made, subject_of(asked, H200, sequences=one, passes=passes)).seconds for one in sizes]
+        assert seconds(made, subject_of_sizes(asked, H200, sizes, passes)) == each
 
 
 def test_stored_formats_and_algorithms_move_other_bytes():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from attn_backends.registry.tiles import DEFAULT
 from attn_backends.selector.cost.extent import extent_of
 from attn_backends.selector.cost.sequences import sequences_of
-from attn_backends.selector.cost.tiling import tiled
+from attn_backends.selector.cost.tiling import FULL, parts_of, tiled
 from attn_backends.selector.cost.visible import diagonal, keys_seen, reach, visible_pairs
 from tests.selector.scenes import request
 
@@ -90,5 +90,16 @@ def test_tiles_cost_more_than_what_is_visible(changes, least, most):
     """A tiled kernel computes half a tile more along the band, a tile more per tile of queries, and pads few rows to 16."""
     one = asked(**changes)
     extent = extent_of(one)
-    computed = extent.packed + tiled(extent, one.num_q_heads, DEFAULT, 132).pairs / one.num_q_heads
+    computed = extent.packed + tiled(extent, one.num_q_heads, DEFAULT, 132)[0] / one.num_q_heads
     assert least <= computed / extent.visible <= most
+
+
+@pytest.mark.parametrize("units", [2, 7, 108, 132])
+def test_keys_are_split_into_the_fewest_parts_that_fill_the_waves(units):
+    """As trying every number of parts would say."""
+    for count in range(1, units):
+        for blocks in (5, 6, 31, 64, 131, 133, 500):
+            full = [count * parts / (-(-count * parts // units) * units) for parts in range(1, min(units, blocks) + 1)]
+            assert parts_of(count, blocks, units) == next(
+                parts for parts, share in enumerate(full, 1) if share >= FULL * max(full)
+            )

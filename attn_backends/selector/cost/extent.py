@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from attn_backends.selector.cost.sequences import Sequences, sequences_of
-from attn_backends.selector.cost.visible import UNBOUNDED, diagonal, keys_seen, reach, visible_pairs
+from attn_backends.selector.cost.visible import diagonal, keys_seen, reach, visible_pairs
 
 if TYPE_CHECKING:
     from attn_backends.request import Request
@@ -22,12 +22,12 @@ SPLIT_KEYS = 256  # keys that one part of a split sequence has at least
 
 
 class Long(NamedTuple):
-    """Equal sequences that are not packed; pairs and keys of one of them."""
+    """Equal sequences that are not packed; keys of one of them."""
 
     number: int
     seq_q: int
     seen: int  # keys that somebody sees
-    pairs: int  # visible
+    visible: float  # keys that a query sees, in the mean
     edges: int  # of the band of visible keys, that tiles overlap
     reach: int  # keys between them; all, where there is but one
 
@@ -42,15 +42,17 @@ class Extent(NamedTuple):
     packed: float  # pairs that a kernel computes of packed sequences
     parts: float  # pieces of packed sequences that can run at the same time, over all heads
     split: bool  # whether most sequences are packed
+    longest: int  # queries of the longest sequence that is not packed; 0 where all are
     long: tuple[Long, ...]
 
 
 def extent_of(request: Request, sequences: Sequences | None = None) -> Extent:
     """Count. `sequences` are the real ones, where somebody knows them better than the request does."""
-    group = request.num_q_heads // request.num_kv_heads
+    heads = request.num_kv_heads
+    group = request.num_q_heads // heads
     left, right = reach(request)
     edges = (left >= 0) + (right >= 0)
-    queries = keys = visible = every = few = 0
+    queries = keys = visible = every = few = many = longest = 0
     packed = parts = 0.0
     long: list[Long] = []
     for count, seq_q, seq_k in sequences_of(request) if sequences is None else sequences:
@@ -65,8 +67,10 @@ def extent_of(request: Request, sequences: Sequences | None = None) -> Extent:
         if rows <= PACKED_ROWS:
             few += count
             packed += count * max(rows, LEAST_ROWS) / group * (seen + TILE)
-            parts += count * request.num_kv_heads * max(1.0, seen / SPLIT_KEYS)
+            parts += count * heads * max(1.0, seen / SPLIT_KEYS)
         else:
-            between = seen if UNBOUNDED in (left, right) else left + right + 1
-            long.append(Long(count, seq_q, seen, pairs, edges, between))
-    return Extent(queries, keys, visible, every, packed, parts, few > sum([one.number for one in long]), tuple(long))
+            between = left + right + 1 if edges == 2 else seen
+            many += count
+            longest = max(longest, seq_q)
+            long.append(Long(count, seq_q, seen, pairs / seq_q, edges, between))
+    return Extent(queries, keys, visible, every, packed, parts, few > many, longest, tuple(long))

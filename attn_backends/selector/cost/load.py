@@ -1,18 +1,20 @@
 """`Load`: what one pass of a kind of kernel would take at a device's peaks, before any backend's shares of them.
 
 Backends of one kind (tiled alike or materialising, exact or quantising) have the same load for a request, so it is computed
-once per kind and request.
+once per kind and request. A request counts with one size, or with several that stand for its bucket: what does not depend on
+the size is worked out once for all of them, the rest is a list with one entry per size.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from attn_backends.registry.tiles import DEFAULT, Tiles
+from attn_backends.registry.tiles import DEFAULT, Tiles, serving
 from attn_backends.selector.conversions import Called
 from attn_backends.selector.cost import operations, traffic
 from attn_backends.selector.cost.extent import Extent, extent_of
 from attn_backends.selector.cost.rates import Rates, rates_of
+from attn_backends.selector.cost.sequences import sequences_of
 from attn_backends.selector.cost.tiling import tiled
 
 if TYPE_CHECKING:
@@ -26,18 +28,15 @@ SPLIT_KERNELS = 2  # decode: the second merges the parts
 MATERIALISING_KERNELS = {False: 8, True: 16}
 
 
-class Load(NamedTuple):
-    """Seconds at the device's peaks; `start` is the launches and the ramp of the call, `launch` one further kernel.
+# Seconds at the device's peaks: products, exponentials, memory, and the start (launches and the ramp of the call).
+Load = tuple[float, float, float, float]
 
-    `stored` names the share that the memory term has: `quantized` where K or V is, else `memory`.
-    """
 
-    matrix: float
-    exp: float
-    memory: float
-    start: float
-    launch: float
+class Loads(NamedTuple):
+    """Of one kind of kernel; `stored` names the share that memory has: `quantized` where K or V is, else `memory`."""
+
     stored: str
+    by_size: list[Load]
 
 
 class Bare(NamedTuple):
@@ -48,58 +47,77 @@ class Bare(NamedTuple):
     exp: float
     memory: float
     start: float
-    launch: float
-    stored: str
 
 
 class Subject(NamedTuple):
-    """A request on a device, the conversions it calls for, and what was worked out for it so far."""
+    """A request of some sizes on a device, the conversions it calls for, and what was worked out for it so far."""
 
     request: Request
     device: Device
-    extent: Extent
+    extents: list[Extent]
     rates: Rates
     forward: bool
     backward: bool
     called: Called
-    loads: dict[tuple[str, str, bool, Tiles], Load]
-    bare: dict[tuple[bool, bool], Bare]
+    loads: dict[tuple[str, str, bool, tuple[Tiles, ...]], Loads]
+    bare: dict[tuple[bool, bool], list[Bare]]
+    necessary: dict[bool, list[float]]  # bytes, by whether it is the backward
+    converted: dict[tuple[str, ...], list[float]]  # seconds, by the conversions
 
 
 def subject_of(
     request: Request, device: Device, *, sequences: Sequences | None = None, passes: str | None = None
 ) -> Subject | None:
     """Count once for all backends; None where the device's rates are unknown. Arguments as for `floor_of`."""
+    return subject_of_sizes(request, device, (sequences_of(request) if sequences is None else sequences,), passes)
+
+
+def subject_of_sizes(
+    request: Request, device: Device, sizes: tuple[Sequences, ...], passes: str | None = None
+) -> Subject | None:
+    """The same for several sizes of one request."""
     rates = rates_of(device, request.dtype)
     if rates is None:
         return None
     which = passes or ("both" if request.needs_backward else "forward")
-    extent = extent_of(request, sequences)
+    extents = [extent_of(request, one) for one in sizes]
     return Subject(
-        request, device, extent, rates, which != "backward", which != "forward", Called(request, device), {}, {}
+        request,
+        device,
+        extents,
+        rates,
+        which != "backward",
+        which != "forward",
+        Called(request, device),
+        {},
+        {},
+        {},
+        {},
     )
 
 
-def load_of(manifest: Manifest, subject: Subject, *, backward: bool) -> Load:
-    """The load of a backend's kind for one pass."""
-    tiles = DEFAULT if backward else _tiles(manifest, subject)
-    key = (manifest.algorithm, manifest.numerics, backward, tiles)
-    load = subject.loads.get(key)
-    if load is None:
+def loads_of(manifest: Manifest, subject: Subject, *, backward: bool) -> Loads:
+    """The loads of a backend's kind for one pass, one per size."""
+    rows = () if backward else manifest.tiles
+    key = (manifest.algorithm, manifest.numerics, backward, rows)
+    loads = subject.loads.get(key)
+    if loads is None:
         if manifest.algorithm == "materialising":
-            load = _materialising(subject, backward)
+            loads = _materialising(subject, backward)
         else:
-            load = _tiled(subject, backward, tiles, quantising=manifest.numerics == "quantized")
-        subject.loads[key] = load
-    return load
+            loads = _tiled(subject, backward, rows, quantising=manifest.numerics == "quantized")
+        subject.loads[key] = loads
+    return loads
 
 
-def _tiles(manifest: Manifest, subject: Subject) -> Tiles:
-    """The first row of the manifest that serves the longest sequences."""
-    if not manifest.tiles:
-        return DEFAULT
-    longest = max([one.seq_q for one in subject.extent.long], default=0)
-    return next((one for one in manifest.tiles if one.serves(subject.request, longest)), DEFAULT)
+def converted(subject: Subject, names: tuple[str, ...]) -> list[float]:
+    """Seconds for the bytes that these conversions move at the device's peak, one per size."""
+    found = subject.converted.get(names)
+    if found is None:
+        peak = subject.rates.memory
+        found = [traffic.converted(names, subject.request, extent) / peak for extent in subject.extents]
+        subject.converted[names] = found
+    return found
 
 
 def _occupancy(extent: Extent, units: int) -> float:
@@ -111,59 +129,60 @@ def _occupancy(extent: Extent, units: int) -> float:
     return extent.parts / (-(-extent.parts // units) * units)
 
 
-def _tiled(subject: Subject, backward: bool, tiles: Tiles, *, quantising: bool) -> Load:
+def _tiled(subject: Subject, backward: bool, rows: tuple[Tiles, ...], *, quantising: bool) -> Loads:
     """Tiles that somebody sees; a backend that quantises what it gets multiplies in int8."""
     bare = subject.bare.get((quantising, backward))
     if bare is None:
         bare = subject.bare[quantising, backward] = _bare(subject, quantising, backward)
-    made = tiled(subject.extent, subject.request.num_q_heads, tiles, subject.rates.units)
-    pairs = bare.pairs + made.pairs
-    start = bare.start + bare.launch if made.parts > 1 else bare.start
-    return Load(bare.matrix * pairs, bare.exp * pairs, bare.memory, start, bare.launch, bare.stored)
+    request, rates = subject.request, subject.rates
+    heads, units, launch = request.num_q_heads, rates.units, rates.launch
+    loads = []
+    for extent, (packed, matrix, exp, memory, start) in zip(subject.extents, bare, strict=True):
+        tiles = serving(rows, request, extent.longest) if rows else DEFAULT
+        pairs, parts = tiled(extent, heads, tiles, units)
+        pairs += packed
+        loads.append((matrix * pairs, exp * pairs, memory, start + launch if parts > 1 else start))
+    return Loads("memory" if request.k_format == request.v_format == "dense" else "quantized", loads)
 
 
-def _bare(subject: Subject, quantising: bool, backward: bool) -> Bare:
-    request, extent = subject.request, subject.extent
-    rates = subject.rates
+def _bare(subject: Subject, quantising: bool, backward: bool) -> list[Bare]:
+    request, rates = subject.request, subject.rates
     if quantising:
         rates = rates_of(subject.device, "int8") or rates
-    occupied = _occupancy(extent, rates.units)
-    kernels = SPLIT_KERNELS if extent.split and not backward else TILED_KERNELS[backward]
-    return Bare(
-        pairs=extent.packed * request.num_q_heads / occupied,
-        matrix=_flops(request, 1.0, backward) / (request.num_q_heads * rates.matrix),
-        exp=1.0 / rates.exp if rates.exp else 0.0,
-        memory=_necessary(subject, backward) / (rates.memory * (occupied if extent.split else 1.0)),
-        start=kernels * rates.launch + rates.ramp,
-        launch=rates.launch,
-        stored="memory" if (request.k_format, request.v_format) == ("dense", "dense") else "quantized",
-    )
+    heads = request.num_q_heads
+    matrix = _flops(request, 1.0, backward) / (heads * rates.matrix)
+    exp = 1.0 / rates.exp if rates.exp else 0.0
+    found = []
+    for extent, moved in zip(subject.extents, _necessary(subject, backward), strict=True):
+        occupied = _occupancy(extent, rates.units)
+        kernels = SPLIT_KERNELS if extent.split and not backward else TILED_KERNELS[backward]
+        memory = moved / (rates.memory * (occupied if extent.split else 1.0))
+        found.append(Bare(extent.packed * heads / occupied, matrix, exp, memory, kernels * rates.launch + rates.ramp))
+    return found
 
 
-def _materialising(subject: Subject, backward: bool) -> Load:
+def _materialising(subject: Subject, backward: bool) -> Loads:
     """Every pair, hidden or not, with scores and weights in memory; in float32, or float64."""
-    request, extent = subject.request, subject.extent
-    wide = "float64" if request.dtype == "float64" else "float32"
-    rates = rates_of(subject.device, wide) or subject.rates
-    scores = traffic.score_bytes(request, extent, backward=backward)
-    return Load(
-        matrix=_flops(request, extent.every, backward) / rates.matrix,
-        exp=_exp_seconds(request, extent.every, rates),
-        memory=(_necessary(subject, backward) + scores + traffic.widened_kv(request, extent)) / rates.memory,
-        start=MATERIALISING_KERNELS[backward] * rates.launch + rates.ramp,
-        launch=rates.launch,
-        stored="memory",
-    )
+    request = subject.request
+    rates = rates_of(subject.device, "float64" if request.dtype == "float64" else "float32") or subject.rates
+    start = MATERIALISING_KERNELS[backward] * rates.launch + rates.ramp
+    loads = []
+    for extent, necessary in zip(subject.extents, _necessary(subject, backward), strict=True):
+        matrix = _flops(request, extent.every, backward) / rates.matrix
+        exp = operations.exponentials(request, extent.every) / rates.exp if rates.exp else 0.0
+        scores = traffic.score_bytes(request, extent, backward=backward)
+        memory = (necessary + scores + traffic.widened_kv(request, extent)) / rates.memory
+        loads.append((matrix, exp, memory, start))
+    return Loads("memory", loads)
 
 
 def _flops(request: Request, pairs: float, backward: bool) -> float:
     return operations.backward_flops(request, pairs) if backward else operations.forward_flops(request, pairs)
 
 
-def _exp_seconds(request: Request, pairs: float, rates: Rates) -> float:
-    return operations.exponentials(request, pairs) / rates.exp if rates.exp else 0.0
-
-
-def _necessary(subject: Subject, backward: bool) -> float:
-    made = traffic.necessary_backward if backward else traffic.necessary_forward
-    return made(subject.request, subject.extent)
+def _necessary(subject: Subject, backward: bool) -> list[float]:
+    found = subject.necessary.get(backward)
+    if found is None:
+        count = traffic.necessary_backward if backward else traffic.necessary_forward
+        found = subject.necessary[backward] = [count(subject.request, extent) for extent in subject.extents]
+    return found

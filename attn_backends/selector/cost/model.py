@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from attn_backends.selector.cost.load import subject_of
-from attn_backends.selector.cost.predict import predict
+from attn_backends.selector.cost.load import subject_of, subject_of_sizes
+from attn_backends.selector.cost.predict import predict, seconds
 from attn_backends.selector.cost.sequences import sequences_of, within
 
 if TYPE_CHECKING:
@@ -43,18 +43,12 @@ class Roofline:
     def predict_together(self, manifests: Sequence[Manifest], request: Request, device: Device) -> Mapping[str, float]:
         """Milliseconds by name, over the bucket of the request; empty where the model does not rank these backends."""
         able = [manifest for manifest in manifests if manifest.efficiency]
-        sizes = (
-            [subject_of(request, device, sequences=one) for one in within(sequences_of(request), request.num_q_heads)]
-            if able
-            else []
-        )
-        subjects = [one for one in sizes if one is not None]
-        if not subjects:
+        sizes = within(sequences_of(request), request.num_q_heads)
+        subject = subject_of_sizes(request, device, sizes) if able else None
+        if subject is None:
             return {}
-        found: dict[str, float] = {}
-        for manifest in able:
-            times = [made.seconds for one in subjects if (made := predict(manifest, one)) is not None]
-            found[manifest.name] = prod(times) ** (1 / len(times)) * MILLISECONDS
+        root = 1 / len(sizes)
+        found = {one.name: prod(seconds(one, subject)) ** root * MILLISECONDS for one in able}
         return comparable(found, manifests)
 
 
@@ -62,8 +56,8 @@ def comparable(times: Mapping[str, float], manifests: Sequence[Manifest]) -> Map
     """The times, or none at all where a backend that has none stands above all the others by its priority."""
     if len(times) == len(manifests):
         return times
-    timed = max((one.priority for one in manifests if one.name in times), default=0)
-    untimed = max(one.priority for one in manifests if one.name not in times)
+    timed = max([one.priority for one in manifests if one.name in times], default=0)
+    untimed = max([one.priority for one in manifests if one.name not in times])
     return times if timed >= untimed else {}
 
 

@@ -13,11 +13,12 @@ backward pass the matrix share is `backward`, where K or V is quantised the memo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from math import hypot
 from typing import TYPE_CHECKING, NamedTuple
 
-from attn_backends.selector.cost import traffic
-from attn_backends.selector.cost.load import Load, Subject, load_of
+from attn_backends.selector.cost.load import Load, Subject, converted, loads_of
 
 if TYPE_CHECKING:
     from attn_backends.registry.manifest import Manifest
@@ -42,32 +43,87 @@ class Prediction(NamedTuple):
         return max(parts, key=lambda name: parts[name])
 
 
+class Shares(NamedTuple):
+    """Of a manifest, for products of one pass and memory of one kind; `start` in seconds."""
+
+    matrix: float
+    exp: float
+    memory: float
+    start: float
+
+
+class Pass(NamedTuple):
+    """What one pass of a backend is predicted from: loads and seconds of conversions by size, and what all sizes share."""
+
+    loads: Sequence[Load]
+    shares: Shares
+    converting: Sequence[float]  # the conversions' bytes at the device's peak
+    launches: float  # seconds of the conversions' kernels
+
+
 def predict(manifest: Manifest, subject: Subject) -> Prediction | None:
     """What a backend is expected to take for the passes of the subject; None where it declares no share of anything."""
     if not manifest.efficiency:
         return None
+    made = [_prediction(one) for one in _passes(manifest, subject)]
+    return made[0] if len(made) == 1 else Prediction(*map(sum, zip(*made, strict=True)))
+
+
+def seconds(manifest: Manifest, subject: Subject) -> list[float]:
+    """Those of `predict`, for every size of the subject; the backend declares a share of something."""
     if not subject.backward:
-        return _forward(manifest, subject)
-    back = _time(manifest, load_of(manifest, subject, backward=True), "backward", 0.0, 0)
-    if not subject.forward:
-        return back
-    return Prediction(*[one + other for one, other in zip(_forward(manifest, subject), back, strict=True)])
+        return _seconds(_forward(manifest, subject))
+    return list(map(sum, zip(*map(_seconds, _passes(manifest, subject)), strict=True)))
 
 
-def _forward(manifest: Manifest, subject: Subject) -> Prediction:
-    load = load_of(manifest, subject, backward=False)
-    names = subject.called.by(manifest) if manifest.converts else ()
+def _passes(manifest: Manifest, subject: Subject) -> list[Pass]:
+    made = []
+    if subject.forward:
+        made.append(_forward(manifest, subject))
+    if subject.backward:
+        stored, loads = loads_of(manifest, subject, backward=True)
+        made.append(Pass(loads, _shares(manifest, "backward", stored), [0.0] * len(loads), 0.0))
+    return made
+
+
+def _forward(manifest: Manifest, subject: Subject) -> Pass:
+    stored, loads = loads_of(manifest, subject, backward=False)
+    shares = _shares(manifest, "matrix", stored)
+    names = subject.called.by(manifest)
     if not names:
-        return _time(manifest, load, "matrix", 0.0, 0)
-    moved = traffic.converted(names, subject.request, subject.extent)
-    return _time(manifest, load, "matrix", moved / subject.rates.memory, len(names))
+        return Pass(loads, shares, [0.0] * len(loads), 0.0)
+    return Pass(loads, shares, converted(subject, names), len(names) * subject.rates.launch)
 
 
-def _time(manifest: Manifest, load: Load, unit: str, converting: float, conversions: int) -> Prediction:
-    """`unit`: which share its products have; `converting`: seconds of the conversions' bytes at the device's peak."""
-    share = manifest.efficiency
-    matrix = load.matrix / (share.get(unit) or share.get("matrix", MATRIX))
-    exp = load.exp / share.get("exp", EXP)
-    memory = (load.memory + converting) / (share.get(load.stored) or share.get("memory", MEMORY))
-    launch = load.start + manifest.start_us * 1e-6 + conversions * load.launch
-    return Prediction(max(hypot(matrix, exp), memory) + launch, matrix, exp, memory, launch)
+@lru_cache(maxsize=1024)
+def _shares(manifest: Manifest, unit: str, stored: str) -> Shares:
+    """`unit`: which share its products have; `stored`: which one its bytes have."""
+    declared = manifest.efficiency
+    return Shares(
+        matrix=declared.get(unit) or declared.get("matrix", MATRIX),
+        exp=declared.get("exp", EXP),
+        memory=declared.get(stored) or declared.get("memory", MEMORY),
+        start=manifest.start_us * 1e-6,
+    )
+
+
+def _prediction(one: Pass) -> Prediction:
+    """Of the first size."""
+    matrix, exp, memory, start = one.loads[0]
+    shares = one.shares
+    return Prediction(
+        seconds=_seconds(one)[0],
+        matrix=matrix / shares.matrix,
+        exp=exp / shares.exp,
+        memory=(memory + one.converting[0]) / shares.memory,
+        launch=start + shares.start + one.launches,
+    )
+
+
+def _seconds(one: Pass) -> list[float]:
+    """By size."""
+    loads, (of_matrix, of_exp, of_memory, own), converting, launches = one
+    return [
+        max(hypot(matrix / of_matrix, exp / of_exp), (memory + more) / of_memory) + (start + own + launches)
+        for (matrix, exp, memory, start), more in zip(loads, converting, strict=True)
+    ]

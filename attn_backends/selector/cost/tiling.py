@@ -12,8 +12,7 @@ The constants were fitted with the manifests' shares (docs/measuring.md).
 
 from __future__ import annotations
 
-from math import gcd
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from attn_backends.registry.tiles import Tiles
@@ -28,47 +27,53 @@ TAIL = {True: 0.2, False: 0.8}  # by whether tiles are balanced
 FEW, SHORTEST, FULL = 0.8, 4, 0.85
 
 
-class Tiled(NamedTuple):
-    """Pairs on the busiest multiprocessor x multiprocessors; parts that keys are split into."""
+def tiled(extent: Extent, heads: int, tiles: Tiles, units: int) -> tuple[float, int]:
+    """(pairs on the busiest multiprocessor x multiprocessors, parts that keys are split into).
 
-    pairs: float
-    parts: int
-
-
-def tiled(extent: Extent, heads: int, tiles: Tiles, units: int) -> Tiled:
-    """Over all query heads, of the sequences that are not packed."""
+    Over all query heads, of the sequences that are not packed.
+    """
+    if not extent.long:
+        return 0.0, 1
+    rows, keys = tiles.rows, tiles.keys
     count = longest = 0
     total = 0.0  # keys of all tiles
-    along = tiles.rows + tiles.keys - gcd(tiles.rows, tiles.keys)  # at two edges: rows, and what keys do not divide
-    for one in extent.long:
-        whole = -(-one.seen // tiles.keys) * tiles.keys
-        mean, most = float(whole), whole
-        if one.edges:
-            mean = min(mean, one.pairs / one.seq_q + one.edges * along / 2)
-            most = min(whole, one.reach + along)
-        made = one.number * heads * -(-one.seq_q // tiles.rows)
+    for number, seq_q, seen, visible, edges, reach in extent.long:
+        most = -(-seen // keys) * keys
+        mean: float = most
+        if edges:
+            mean = min(mean, visible + edges * tiles.along / 2)
+            most = min(most, reach + tiles.along)
+        made = number * heads * -(-seq_q // rows)
         count += made
         total += made * mean
         longest = max(longest, most)
     if not count:
-        return Tiled(0.0, 1)
+        return 0.0, 1
     mean = total / count
-    parts = _parts(count, longest // tiles.keys, units) if tiles.split and count < FEW * units else 1
+    parts = parts_of(count, longest // keys, units) if tiles.split and count < FEW * units else 1
     if parts == 1:
-        keys = _busiest(count, mean + DRAIN, longest + DRAIN, tiles, units)
-        return Tiled(keys * tiles.rows * units, 1)
-    part = -(-longest // (tiles.keys * parts)) * tiles.keys
-    mean = part if mean == longest else mean / parts + tiles.keys / 2
-    keys = _busiest(count * parts, mean + SPLIT_DRAIN, part + SPLIT_DRAIN, tiles, units)
-    return Tiled(keys * tiles.rows * units, parts)
+        return _busiest(count, mean + DRAIN, longest + DRAIN, tiles, units) * rows * units, 1
+    part = -(-longest // (keys * parts)) * keys
+    mean = part if mean == longest else mean / parts + keys / 2
+    return _busiest(count * parts, mean + SPLIT_DRAIN, part + SPLIT_DRAIN, tiles, units) * rows * units, parts
 
 
-def _parts(count: int, blocks: int, units: int) -> int:
+def parts_of(count: int, blocks: int, units: int) -> int:
+    """How many parts the keys of so many tiles are split into; `blocks`: tiles of keys that the longest one has.
+
+    Within a wave, more parts fill it more: the fullest one is the last of some wave.
+    """
     if blocks <= SHORTEST:
         return 1
-    full = [count * parts / (-(-count * parts // units) * units) for parts in range(1, min(units, blocks) + 1)]
-    enough = FULL * max(full)
-    return next(parts for parts, share in enumerate(full, 1) if share >= enough)
+    most = min(units, blocks)
+    waves = range(1, -(-count * most // units) + 1)
+    enough = FULL * max([_full(count * min(most, wave * units // count), units) for wave in waves])
+    return next(parts for parts in range(1, most + 1) if _full(count * parts, units) >= enough)
+
+
+def _full(count: int, units: int) -> float:
+    """How full the waves of so many tiles are."""
+    return count / (-(-count // units) * units)
 
 
 def _busiest(count: int, mean: float, longest: float, tiles: Tiles, units: int) -> float:

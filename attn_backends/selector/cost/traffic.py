@@ -79,6 +79,8 @@ def _out_item(request: Request, item: int) -> int:
 
 def _scale_bytes(request: Request, keys: int) -> float:
     """Descales that grow with the keys; those per tensor, head or channel are too few to count."""
+    if request.k_granularity == request.v_granularity == "none":
+        return 0.0
     scales = 0.0
     for granularity in (request.k_granularity, request.v_granularity):
         if granularity == "per_token_head":
