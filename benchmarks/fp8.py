@@ -2,8 +2,9 @@
 
     python benchmarks/fp8.py [--head-dim 64 128 256] [--seq 4096 16384] [--only NAME ...] [--out FILE]
 
-16384 tokens, heads x head_dim = 2048, fresh random data, L2 cold. `attention` is the kernel alone, on operands that lie
-there; `quantised` is the fused pass before it as well. Errors are relative, against float64: `of the operands` on what the
+16384 tokens, heads x head_dim = 2048, fresh random data, L2 cold. Pipelines are timed on operands that lie there;
+`quantised` is the fused pass before them, which reads 2 bytes and writes 1 for each number of q, k and v, `a copy` copies these
+three, and `quantised and attended` is both, through `attention`. Errors are relative, against float64: `of the operands` on what the
 codes stand for, which leaves the kernel's own rounding; `of the tensors` on what was given. Variants are compiled side by
 side and held against float64, then timed in turn, round by round, together with the peers.
 """
@@ -30,6 +31,7 @@ from attn_backends import AttnBackendsError, Policy, attention
 from attn_backends.backends.fp8.hopper.configs import Config, config_for
 from attn_backends.backends.fp8.hopper.launch import launch_forward
 from attn_backends.backends.fp8.operands import BLOCK, FORMAT, Operands, blocks_of, key_order
+from attn_backends.backends.fp8.quantize.launch import quantized
 from attn_backends.backends.hopper import adapter as hopper
 from attn_backends.bench.clock import CudaClock
 from attn_backends.bench.versions import clocks, device_name, versions
@@ -38,6 +40,7 @@ from attn_backends.host.dispatch import device_of
 from attn_backends.registry.registry import default_registry
 
 TOKENS, WIDTH, ROUNDS = 16384, 2048, 15
+BYTES = {"quantised": 9, "a copy": 12}  # read and written for each number of the output
 LARGEST = 448.0
 REGISTERS = {2: (240, 168), 3: (160, 128)}  # of a consumer thread, and the kernel's bound
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -176,9 +179,9 @@ class Cell:
         launch_forward(self.operands, self.out.transpose(1, 2), self.lse, self.head_dim**-0.5, self.causal, config)
         return self.out
 
-    def contenders(self) -> dict[str, Callable[[], torch.Tensor]]:
-        """By name; each returns its output [B, S, H, D]."""
-        found: dict[str, Callable[[], torch.Tensor]] = {
+    def contenders(self) -> dict[str, Callable[[], torch.Tensor | None]]:
+        """By name; what attends returns its output [B, S, H, D]."""
+        found: dict[str, Callable[[], torch.Tensor | None]] = {
             name: lambda config=config: self.run(config) for name, config in self.configs.items()
         }
         call = Call(
@@ -204,6 +207,13 @@ class Cell:
         def both() -> torch.Tensor:
             return attention(self.q, self.k, self.v, causal=self.causal, backend="fp8", policy=policy)
 
+        def quantise() -> None:
+            quantized(*(x.transpose(1, 2) for x in (self.q, self.k, self.v)))
+
+        found["quantised"] = quantise
+        source = torch.randn(3, TOKENS, WIDTH, device="cuda").view(torch.int16)[..., :WIDTH].contiguous()
+        target = torch.empty_like(source)
+        found["a copy"] = lambda: (target.copy_(source), None)[1]
         for name, ask in (("fa3_fp8", fa3), ("quantised and attended", both)):
             try:
                 ask()
@@ -221,8 +231,10 @@ def rows_of(cell: Cell, clock: CudaClock) -> list[dict[str, Any]]:
     errors = {}
     for name, ask in asked.items():
         cell.out.fill_(torch.nan)
-        out = ask()[-1, :, -1]
-        errors[name] = relative(out, of_operands), relative(out, of_tensors)
+        out = ask()
+        if out is not None:
+            out = out[-1, :, -1]
+            errors[name] = {"of the operands": relative(out, of_operands), "of the tensors": relative(out, of_tensors)}
     times: dict[str, list[float]] = {name: [] for name in asked}
     order = list(asked)
     for _ in range(ROUNDS):
@@ -236,8 +248,8 @@ def rows_of(cell: Cell, clock: CudaClock) -> list[dict[str, Any]]:
         low, _middle, high = statistics.quantiles(taken, n=4)
         rows.append({
             "head_dim": cell.head_dim, "seq": cell.seq, "causal": cell.causal, "variant": name, "ms": ms,
-            "iqr_ms": high - low, "tflops": flops / ms / 1e9,
-            "error": {"of the operands": errors[name][0], "of the tensors": errors[name][1]},
+            "iqr_ms": high - low, "tflops": None if name in BYTES else flops / ms / 1e9, "error": errors.get(name),
+            "gb_per_s": BYTES[name] * TOKENS * WIDTH / ms / 1e6 if name in BYTES else None,
             "config": dataclasses.asdict(cell.configs[name]) if name in cell.configs else None,
         })  # fmt: skip
     return rows
@@ -268,10 +280,10 @@ def main() -> int:
         rows += found
         print(f"D{head_dim} S{seq} {'causal' if causal else 'full'}")
         for row in sorted(found, key=lambda row: row["ms"]):
-            error = row["error"]
-            print(
-                f"  {row['tflops']:6.0f} {error['of the operands']:.4f} {error['of the tensors']:.4f} {row['variant']}"
-            )
+            if row["error"] is None:
+                print(f"  {row['gb_per_s']:6.0f} GB/s {row['variant']}")
+            else:
+                print(f"  {row['tflops']:6.0f} TFLOP/s {row['error']} {row['variant']}")
     record = {
         "schema": "attn.fp8/1", "command": "python " + " ".join(sys.argv), "device": device_name(device),
         "versions": versions(default_registry().snapshot()), "clocks": clocks(device), "method": clock.method,

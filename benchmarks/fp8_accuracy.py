@@ -31,7 +31,9 @@ from attn_backends.bench.versions import clocks, device_name, versions
 from attn_backends.registry.registry import default_registry
 
 LARGEST = 448.0
+Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 DRAWS, HEADS, TOKENS, SAMPLES = 5, 4, 8192, 512
+ONE_LEVEL: dict[str, Any] = {"two_level": False, "parts": 0, "q_tiles": 2, "registers": 240, "max_registers": 168}
 LONG = (8192, 16384, 32768, 65536, 131072)
 
 
@@ -69,28 +71,32 @@ def of_one_scale(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Operands:
     )  # fmt: skip
 
 
-def attended(operands: Operands, *, two_level: bool | None = None) -> torch.Tensor:
-    """Full attention by the pipeline, [B, H, S, D]."""
+def attended(operands: Operands, *, one_level: bool = False) -> torch.Tensor:
+    """Full attention by the shipped pipeline, or by one that adds up in the unit; [B, H, S, D]."""
     q8 = operands.q8
     out = torch.empty(q8.shape, dtype=torch.bfloat16, device=q8.device)
     lse = torch.empty(q8.shape[:3], device=q8.device)
     config = next(row for row in configs() if row.head_dim == q8.shape[3] and not row.causal)
-    if two_level is not None:
-        config = dataclasses.replace(config, two_level=two_level)
+    if one_level:
+        config = dataclasses.replace(config, **ONE_LEVEL)
     launch_forward(operands, out, lse, q8.shape[3] ** -0.5, False, config)
     return out
+
+
+def of_fa3(codes: tuple[torch.Tensor, ...], scales: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """Full attention by FlashAttention-3, [B, S, H, D]."""
+    named = dict(zip(("q_descale", "k_descale", "v_descale"), scales, strict=True))
+    return attention(*codes, **named, backend="fa3_fp8", policy=Policy(numerics={"exact", "quantized"}))
 
 
 def answers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     """What each option makes of q, k, v [1, H, S, D]."""
     first = tuple(x.transpose(1, 2).contiguous() for x in (q, k, v))
-    (q8, a), (k8, b), (v8, c) = (per_tensor(x) for x in first)
     try:
-        out = attention(
-            q8, k8, v8, q_descale=a, k_descale=b, v_descale=c, backend="fa3_fp8",
-            policy=Policy(numerics={"exact", "quantized"}),
-        )  # fmt: skip
-        yield "FlashAttention-3, one scale per tensor", out.transpose(1, 2)
+        yield (
+            "FlashAttention-3, one scale per tensor",
+            of_fa3(*zip(*map(per_tensor, first), strict=True)).transpose(1, 2),
+        )
     except AttnBackendsError as missing:
         print(str(missing).splitlines()[0], file=sys.stderr)
     yield "one scale per tensor", attended(of_one_scale(q, k, v))
@@ -136,28 +142,39 @@ def meant(operands: Operands) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]
     return q, k, v
 
 
+def ways(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, Tensors]]:
+    """(name, answer, what its codes stand for) of each way to add; q, k, v [1, 1, S, D]."""
+    operands = quantized(q, k, v)
+    yield "in the unit", attended(operands, one_level=True), meant(operands)
+    yield "two levels", attended(operands), meant(operands)
+    codes, scales = zip(*(per_tensor(x.transpose(1, 2).contiguous()) for x in (q, k, v)), strict=True)
+    try:
+        out = of_fa3(codes, scales)
+    except AttnBackendsError as missing:
+        print(str(missing).splitlines()[0], file=sys.stderr)
+    else:
+        q8, k8, v8 = (x[0].transpose(0, 1).double() * scale.double() for x, scale in zip(codes, scales, strict=True))
+        yield "FlashAttention-3", out.transpose(1, 2), (q8, k8, v8)
+
+
 def drift() -> list[dict[str, Any]]:
-    """One row per width, length, mean of V and way to add."""
+    """One row per width, length, mean of V and way to add; `bias`: how much of the right output is added or missing."""
     rows = []
     for head_dim, mean, tokens in product((64, 128, 256), (0.0, 1.0), LONG):
         torch.manual_seed(tokens)
         q, k, v = (torch.randn(1, 1, tokens, head_dim, device="cuda").bfloat16() for _ in range(3))
-        operands = quantized(q, k, v + mean)
-        wide_q, wide_k, wide_v = meant(operands)
         step = tokens // 64
-        want = right(wide_q[:, ::step], wide_k, wide_v, head_dim**-0.5)
-        for two_level in (False, True):
-            out = attended(operands, two_level=two_level)[0, :, ::step].double()
-            error = float((out - want).norm() / want.norm())
-            bias = float(((out - want) * want).sum() / want.square().sum())
-            rows.append({
-                "head_dim": head_dim, "tokens": tokens, "mean": mean, "two_level": two_level, "relative": error, "bias": bias,
-            })  # fmt: skip
-        one, two = rows[-2:]
-        print(
-            f"D{head_dim} V around {mean:.0f}, {tokens:6} tokens: one level {one['relative']:.4f} (bias {one['bias']:+.5f}),"
-            f" two {two['relative']:.4f} ({two['bias']:+.5f})"
-        )
+        said = []
+        for way, answer, (wide_q, wide_k, wide_v) in ways(q, k, v + mean):
+            want = right(wide_q[:, ::step], wide_k, wide_v, head_dim**-0.5)
+            off = answer[0, :, ::step].double() - want
+            row = {
+                "head_dim": head_dim, "tokens": tokens, "mean": mean, "way": way, "relative": float(off.norm() / want.norm()),
+                "bias": float((off * want).sum() / want.square().sum()),
+            }  # fmt: skip
+            rows.append(row)
+            said.append(f"{way} {row['relative']:.4f} ({row['bias']:+.4f})")
+        print(f"D{head_dim} V around {mean:.0f}, {tokens:6} tokens:", ", ".join(said))
     return rows
 
 

@@ -3,7 +3,9 @@
     x      -> round(x / s) s,              s = max|x| over the tokens of a block, all of the width / 448
     p_ij   -> round(256 p_ij / t) t / 256, t = the row's largest weight
 
-One quantiser for every backend: what is coarser than this is `approximate`. A draw has scales up to twice as large, each
+One quantiser for every backend: what is coarser than this is `approximate`. Rotated, it multiplies q and k by one
+orthogonal matrix first, which leaves their products as they are and puts their roundings elsewhere: more of them where q and
+k are parallel, less where numbers lie far out. A draw has scales up to twice as large, each
 by a factor of its own: as good a quantiser, whose roundings fall elsewhere. All draws together take each scale evenly
 through its octave, so that they show what error to expect where a single quantiser may be right by luck. Used by
 `baseline` and `yardstick`; known to no backend.
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -32,12 +35,16 @@ class Quantiser:
     """With the smallest scales, or those of one draw, 0 to DRAWS - 1."""
 
     draw: int | None = None
+    rotated: bool = False
 
     def problem(self, p: Problem, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> Problem:
         """The problem with q, k and v as a kernel of this format holds them; what came as codes stays as it is."""
+        wide = [is_wide(given) for given in tensors]
+        if self.rotated and wide[0] and wide[1]:
+            turn = rotation(p.q.shape[-1]).to(p.q)
+            p = dataclasses.replace(p, q=p.q @ turn, k=p.k @ turn)
         q, k, v = (
-            self._blocks(values, index) if is_wide(given) else values
-            for index, (values, given) in enumerate(zip((p.q, p.k, p.v), tensors, strict=True))
+            self._blocks(values, index) if wide[index] else values for index, values in enumerate((p.q, p.k, p.v))
         )
         return dataclasses.replace(p, q=q, k=k, v=v)
 
@@ -62,3 +69,11 @@ class Quantiser:
             start = torch.rand(scale.shape, generator=torch.Generator().manual_seed(index))
             scale = scale * torch.exp2(((start + self.draw / DRAWS) % 1.0).to(scale))
         return (values / scale).to(torch.float32).to(FORMAT).to(values.dtype) * scale
+
+
+@cache
+def rotation(width: int) -> torch.Tensor:
+    """An orthogonal matrix [width, width] in float64, drawn once."""
+    drawn = torch.randn(width, width, dtype=torch.float64, generator=torch.Generator().manual_seed(width))
+    found: torch.Tensor = torch.linalg.qr(drawn).Q
+    return found

@@ -15,7 +15,7 @@ from attn_backends.request import Request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """The nearest box (fewest misses, first in file order) and the axes missed there, each once."""
+    """The nearest box (fewest axes missed, first in file order) and the axes missed there, each once."""
 
     box: Box
     axes: tuple[str, ...]
@@ -30,7 +30,7 @@ def standing(boxes: Sequence[Box], request: Request, device: Device, table: Tabl
     """How a request stands to the boxes of one backend."""
     values = axis_values(request, device, table)
     missed = [(misses(box, values, table), box) for box in boxes]
-    axes, box = min(missed, key=lambda pair: len(pair[0]))
+    axes, box = min(missed, key=lambda pair: len(set(pair[0])))
     return Standing(box=box, axes=tuple(dict.fromkeys(axes)))
 
 

@@ -3,7 +3,7 @@
 | numerics | baseline | expected errors (sd) |
 | --- | --- | --- |
 | exact | naive, in the dtype of the call | the rounding model |
-| quantized | the same behind the spec's quantiser | the rounding model, the spread of `DRAWS` of it, rows that it may turn |
+| quantized | the same behind the spec's quantiser | the rounding model, the spread of `DRAWS` of it, as it is or rotated, rows that it may turn |
 | approximate | naive | the rounding model, and the bound that the spec states for all |
 
 The tolerance makes bounds of it; what is right is the oracle's to say.
@@ -11,6 +11,7 @@ The tolerance makes bounds of it; what is right is the oracle's to say.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,8 @@ from attn_backends.conformance.rounding_model import expected_errors
 from attn_backends.conformance.storing import is_wide, stored_out
 from attn_backends.conformance.tolerance import SPEC_1_0
 from attn_backends.host.arguments import arguments
+
+UNIT = 2.0**-12  # what e4m3 units were seen to lose of a sum's size each time they add to it: docs/kernels/fp8.md
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 Named = Mapping[str, torch.Tensor]
@@ -47,7 +50,9 @@ def of_forward(numerics: str, tensors: Tensors, given: Mapping[str, Any], exact:
     if numerics == "quantized":
         wanted = {"out": exact.out, "lse": exact.lse}
         rough = _answer(tensors, given, Quantiser())
-        drawn = _spread(wanted, lambda nth: _answer(tensors, given, Quantiser(draw=nth)))
+        plain = _spread(wanted, lambda nth: _answer(tensors, given, Quantiser(draw=nth)))
+        rotated = _spread(wanted, lambda nth: _answer(tensors, given, Quantiser(draw=nth, rotated=True)))
+        drawn = {name: torch.maximum(plain[name], rotated[name]) for name in wanted}
         return Yardstick(rough=rough, expected=_together(expected, drawn, {"out": _turned(tensors, given)}))
     rough = {"out": baseline(*tensors, **given).out}
     if numerics == "approximate":
@@ -117,8 +122,8 @@ def _spread(exact: Named, draw: Callable[[int], Named]) -> dict[str, torch.Tenso
 def _turned(tensors: Tensors, given: Mapping[str, Any]) -> torch.Tensor:
     """What a row of out may miss because its scores err as one: a single error can move, or turn, a whole row.
 
-    Scores err by sd_ij = RELATIVE sqrt(2) scale |q_i * k_j| (less where one came as codes), and the row's LSE by their mean
-    under p. Together up to four deviations: a key may gain up to min(1, p e^(4 sd)), of which p (1 + 3 sd) is what the
+    Scores err by sd_ij = RELATIVE sqrt(2) scale |q_i * k_j| (less where one came as codes), by what an e4m3 unit loses of
+    a sum, UNIT of sum_c |q_ic k_jc| for each step of its 32 products, and the row's LSE by their mean under p. Together up to four deviations: a key may gain up to min(1, p e^(4 sd)), of which p (1 + 3 sd) is what the
     tolerance's factor of three allows for. The rest, times its distance from the output, is the sd here.
     """
     a = arguments(dict(given))
@@ -126,14 +131,21 @@ def _turned(tensors: Tensors, given: Mapping[str, Any]) -> torch.Tensor:
         problem = read_problem(*tensors, a)
         solved = solve(problem)
         weights, out, v = (_finite(part) for part in (solved.weights, solved.out, problem.v))
-        products = problem.q.square() @ _finite(problem.k).square().transpose(-1, -2)
         quantised = sum(is_wide(tensor) for tensor in tensors[:2])
+        products = problem.q.square() @ _finite(problem.k).square().transpose(-1, -2)
         sd = RELATIVE * quantised**0.5 * abs(problem.scale) * products.sqrt()
+        sd = torch.hypot(sd, abs(problem.scale) * _lost(problem.q, _finite(problem.k)))
         sd = torch.hypot(sd, (weights * sd).sum(dim=-1, keepdim=True))
         gained = (weights * torch.exp(4.0 * sd)).clamp(max=1.0) - weights * (1.0 + 3.0 * sd)
         gained = _finite(gained).clamp(min=0.0).square()
         variance = gained @ v.square() - 2.0 * (gained @ v) * out + gained.sum(dim=-1, keepdim=True) * out.square()
         return stored_out(variance.clamp(min=0.0).sqrt(), problem, tensors[0], torch.float64)
+
+
+def _lost(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """What a unit that adds 32 products at a time, with few bits, loses of the sum of every pair."""
+    share = UNIT * math.sqrt(q.shape[-1] / 32)
+    return share * (q.abs() @ k.abs().transpose(-1, -2))
 
 
 def _together(*sources: Named) -> dict[str, torch.Tensor]:

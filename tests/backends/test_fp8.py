@@ -90,21 +90,19 @@ def test_the_portable_kernel_on_dense_calls_on_a_gpu(monkeypatch):
 @pytest.mark.gpu
 @needs_gpu
 def test_the_rotation_spreads_outliers():
-    """One number in a thousand far out: the scores' error is smaller than without a rotation."""
+    """One number in a thousand far out: the output's error is smaller by a quarter at least than without a rotation."""
+    from attn_backends.backends.fp8.attend import attend
     from attn_backends.backends.fp8.quantize.launch import quantized
 
-    q, k, v = (torch.randn(1, 4, 4096, 128, device="cuda") for _ in range(3))
+    q, k, v = (torch.randn(1, 4, 2048, 128, device="cuda") for _ in range(3))
     q, k, v = ((x + 10 * torch.randn_like(x) * (torch.rand_like(x) < 0.001)).bfloat16() for x in (q, k, v))
-    exact = q.double() @ k.double().transpose(-1, -2)
+    exact = (q.double() @ k.double().transpose(-1, -2) * 128**-0.5).softmax(-1) @ v.double()
     errors = []
     for rotate in (True, False):
-        operands = quantized(q, k, v, rotate=rotate)
-        rows = [
-            codes.double() * scale.double().repeat_interleave(128, dim=2)[..., None]
-            for codes, scale in ((operands.q8, operands.q_scale), (operands.k8, operands.k_scale))
-        ]
-        errors.append(float((rows[0] @ rows[1].transpose(-1, -2) - exact).norm()))
-    assert errors[0] < errors[1]
+        out = torch.empty_like(q)
+        attend(quantized(q, k, v, rotate=rotate), out, None, 128**-0.5, (-1, -1))
+        errors.append(float((out.double() - exact).norm()))
+    assert errors[0] < 0.75 * errors[1]
 
 
 def _candidate(**fields):
@@ -155,7 +153,7 @@ def test_served(fields):
         ({"dtype": "float8_e5m2", "q_format": "scaled-fp8-e5m2", "k_format": "scaled-fp8-e5m2", "v_format": "scaled-fp8-e5m2",
           "q_granularity": "per_tensor", "k_granularity": "per_tensor", "v_granularity": "per_tensor"}, "kv_format"),
         ({**CODED, "q_granularity": "per_tensor", "k_granularity": "per_channel", "v_granularity": "per_tensor"}, "scale_granularity"),
-        ({**CODED, **{f"{name}_granularity": "block" for name in "qkv"}, "scale_block": 64}, "scale_granularity"),
+        ({**CODED, **{f"{name}_granularity": "block" for name in "qkv"}, "scale_block": 64}, "check"),
         ({"needs_backward": True}, "backward"),
     ],
     ids=["width", "top left", "softcap", "e5m2", "per channel", "blocks of 64", "backward"],

@@ -14,12 +14,12 @@ BLOCK = 128
 
 
 def check(request: Request, device: Device) -> list[Reason]:
-    """A `scale_granularity` reason where a block is not of 128 tokens: a tile has one scale."""
+    """A `check` reason where a block is not of 128 tokens: a tile has one scale."""
     if request.scale_block in (None, BLOCK):
         return []
     return [
         Reason(
-            code="scale_granularity",
+            code="check",
             axis="scale_granularity",
             got=request.scale_block,
             want=f"scale_block = {BLOCK}",

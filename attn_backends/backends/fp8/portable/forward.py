@@ -28,6 +28,9 @@ LN_2: tl.constexpr = tl.constexpr(0.6931471805599453)
 MINUS_INF: tl.constexpr = tl.constexpr(float("-inf"))
 LIFT: tl.constexpr = tl.constexpr(8.0)  # log2 of what the largest weight becomes
 LARGEST_FACTOR: tl.constexpr = tl.constexpr(2.0**100)  # of a product of codes: scores stay finite
+# A score less the largest is off by what that one was rounded by, in a product that is not rounded itself. Beyond this both
+# are made smaller, to this: the largest takes the whole row with either.
+REACH: tl.constexpr = tl.constexpr(2.0**18)
 
 
 @triton.jit
@@ -119,7 +122,8 @@ def attention_forward(
                     scores = tl.where(visible, scores, MINUS_INF)
                 top_new = tl.maximum(top, tl.max(scores, 1))
                 shift = tl.where(top_new == MINUS_INF, 0.0, top_new) if stretch != 1 else top_new
-                p = tl.exp2(scores - (shift - LIFT)[:, None])
+                share = tl.minimum(1.0 / tl.maximum(tl.abs(shift), 1.0) * REACH, 1.0)
+                p = tl.exp2(scores * share[:, None] - (shift * share - LIFT)[:, None])
                 fade = tl.exp2(top - shift)
                 total = total * fade + tl.sum(p, 1)
                 weights = codes_of(p, NATIVE)

@@ -55,7 +55,9 @@ def walk_one_by_one(
         keys.release(step)
         if step - done < masked:
             scores = hide(scores, last_visible, key)
-        weights, top, total, fade = weigh(scores, top, total, scale * factor, traits.CAUSAL or not traits.EVEN_K)
+        weights, top, total, fade = weigh(
+            scores, top, total, scale * factor, traits.CAUSAL or not traits.EVEN_K
+        )
         p = operand(packed(weights, traits), traits)
         fade = by_row(fade * ratio, left)
         values.wait_full(step)

@@ -6,7 +6,8 @@
     l    = l fade + rowsum(w)
 
 m is the largest score so far, scaled; a row that has seen no key has m = -inf and l = 0, and stays finite. The 2^8 goes
-out of w v and out of l alike.
+out of w v and out of l alike. s c - m' is off by what m' was rounded to a float32: where m' is beyond 2^18, so that this
+counts, both are made smaller, to 2^18; the largest score takes the whole row with either.
 """
 
 from triton.experimental import gluon
@@ -14,6 +15,7 @@ from triton.experimental.gluon import language as gl
 
 LN2 = gl.constexpr(0.6931471805599453)
 MINUS_INF = gl.constexpr(float("-inf"))
+REACH = gl.constexpr(2.0**18)
 RAISED = gl.constexpr(8.0)  # log2 of what the largest weight becomes
 
 
@@ -25,8 +27,15 @@ def weigh(scores, top, total, scale, MASKED: gl.constexpr):
     if MASKED:
         base = gl.where(highest == MINUS_INF, 0.0, highest)
     fade = gl.exp2(top - base)
-    weights = gl.exp2(scores * scale - (base - RAISED)[:, None])
+    share = gl.minimum(REACH * inverse_of(gl.abs(base)), 1.0)
+    weights = gl.exp2(scores * (scale * share)[:, None] - (base * share - RAISED)[:, None])
     return weights, highest, total * fade + gl.sum(weights, 1), fade
+
+
+@gluon.jit
+def inverse_of(x):
+    """1 / x to 23 bits, in one instruction."""
+    return gl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1)
 
 
 @gluon.jit
