@@ -101,7 +101,8 @@ def variants(head_dim: int, causal: bool, seq: int, only: Sequence[str] = ()) ->
         config = dataclasses.replace(shipped, **changes)
         registers, bound = REGISTERS[config.q_tiles]
         config = dataclasses.replace(config, registers=registers, max_registers=bound)
-        if config not in found.values() and Budget(plan=config.plan, chip=HOPPER).fits:
+        # The budget counts weights beside the next scores; with single S they lie where the scores were.
+        if config not in found.values() and (config.s_stages == 1 or Budget(plan=config.plan, chip=HOPPER).fits):
             found[name] = config
     return found
 

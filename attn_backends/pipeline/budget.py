@@ -72,9 +72,8 @@ class Budget:
         plan = self.plan
         scores, out = plan.rows * plan.keys // WARPGROUP, plan.rows * plan.head_dim // WARPGROUP
         accumulators = scores if self.chip.tensor_columns else scores + out
-        # Where the next scores wait for the product, weights lie where the scores were.
-        weights = scores * plan.bytes // 4 if plan.s_stages > 1 else 0
-        return accumulators + weights + (out * plan.bytes // 4 if plan.q_registers else 0) + REST
+        operands = scores * plan.bytes // 4 + (out * plan.bytes // 4 if plan.q_registers else 0)
+        return accumulators + operands + REST
 
     @property
     def registers_there(self) -> int:

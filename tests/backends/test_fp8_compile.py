@@ -1,8 +1,11 @@
-"""`fp8`'s Triton kernels compile for every architecture they are declared for: no spills, shared memory within limits."""
+"""`fp8`'s kernels compile for every architecture they are declared for: no spills in a loop, shared memory within limits."""
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -45,3 +48,32 @@ def test_the_quantise_pass_compiles(arch, width):
     assert kernel.shared <= SHARED[arch]
     assert "st.global.v4.b32" in kernel.assembly
     assert "cvt.rn.satfinite.e4m3x2.f32" in kernel.assembly
+
+
+@pytest.fixture(scope="module", params=["by turns", pytest.param("all", marks=pytest.mark.exhaustive)])
+def pipelines(request):
+    """The shipped pipelines for Hopper, compiled."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [
+        sys.executable,
+        "-m",
+        "tests.backends.fp8_hopper_compiled",
+        *(["--all"] if request.param == "all" else []),
+    ]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.slow
+def test_the_pipelines_compile(pipelines):
+    """Both products on the fp8 units, copies by TMA, registers that change hands; codes are not taken apart in a loop."""
+    assert len(pipelines) >= 6
+    for kernel in pipelines:
+        counts = kernel["counts"]
+        assert counts["QGMMA"] >= 16, kernel
+        assert not counts["HGMMA"], kernel
+        assert all(counts[name] for name in ("UTMALDG", "UTMASTG", "USETMAXREG")), kernel
+        assert counts["PRMT"] <= 16, kernel  # 98 a step where they are
+        assert kernel["shared"] <= SHARED["sm_90"], kernel
+        assert kernel["stack"] <= 128, kernel  # around the loops: spills in one are hundreds of bytes

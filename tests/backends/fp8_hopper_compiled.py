@@ -1,0 +1,74 @@
+"""Compile the shipped Hopper pipelines of `fp8` for sm_90 as calls would launch them; one JSON object per kernel.
+
+--all: also with ragged keys. A process of its own, because the tests' may have Triton's interpreter on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from typing import Any
+from unittest import mock
+
+import torch
+from triton import knobs
+from triton.runtime.driver import driver
+
+from attn_backends.backends.fp8.hopper import launch
+from attn_backends.backends.fp8.hopper.configs import Config, configs
+from attn_backends.backends.fp8.operands import BLOCK, FORMAT, Operands
+from attn_backends.backends.hopper import compile_only
+
+compile_only.INSTRUCTIONS = ("QGMMA", "HGMMA", "UTMALDG", "UTMASTG", "USETMAXREG", "SHFL", "PRMT", "LDL", "STL")
+
+
+def operands(tokens: int, width: int) -> Operands:
+    """Without memory."""
+    codes = torch.empty(1, 4, tokens, width, dtype=FORMAT, device="meta")
+    scales = torch.empty(1, 4, -(-tokens // BLOCK), device="meta")
+    turned = torch.empty(1, 4, width, scales.shape[2] * BLOCK, dtype=FORMAT, device="meta")
+    return Operands(
+        q8=codes, k8=codes, vt8=turned, q_scale=scales, k_scale=scales, v_scale=scales, longest_q=tokens, longest_k=tokens
+    )  # fmt: skip
+
+
+def launched(config: Config, tokens: int) -> compile_only.Launch:
+    """What a call would launch."""
+    found: list[compile_only.Launch] = []
+
+    def take(*, fn: Any, compile: dict[str, Any], **_more: Any) -> bool:  # noqa: A002  # Triton's name
+        found.append(
+            compile_only.Launch(
+                kernel=fn.jit_function, signature=compile["signature"], constants=compile["constants"],
+                attributes=compile["configs"][0], options=compile_only._options(compile["specialization_data"]),
+            )
+        )  # fmt: skip
+        return True  # compile nothing
+
+    given = operands(tokens, config.head_dim)
+    out = torch.empty(given.q8.shape, dtype=torch.bfloat16, device="meta")
+    lse = torch.empty(given.q8.shape[:3], device="meta")
+    real = driver._active
+    driver.set_active(compile_only._StandIn())
+    try:
+        with mock.patch.object(launch, "multiprocessors", return_value=132), knobs.runtime.scope():
+            knobs.runtime.jit_cache_hook = take
+            launch.launch_forward(given, out, lse, 0.1, config.causal, config)
+    finally:
+        driver._active = real
+    (only,) = found
+    return only
+
+
+def main() -> None:
+    """Each pipeline, whole and ragged by turns or both."""
+    for place, config in enumerate(configs()):
+        for tokens in (1024, 1000) if sys.argv[1:] == ["--all"] else ((1024, 1000)[place // 2 % 2],):
+            cost = compile_only.compiled(launched(config, tokens))
+            told = {"head_dim": config.head_dim, "causal": config.causal, "tokens": tokens}
+            print(json.dumps({**told, **dataclasses.asdict(cost)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
