@@ -1,7 +1,7 @@
 # Every target goes from a bare machine (python3 with venv and pip) to done; the second call finds .venv ready.
 
 PYTHON ?= python3
-TEST_OPTIONS ?= -n 2
+TEST_OPTIONS ?= -n 2 --dist loadfile --no-loadscope-reorder
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -10,12 +10,13 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_RETRIES=10 $(PY) -m pi
 INSTALL := $(PIP) install -qq --progress-bar off --constraint constraints.txt
 pinned = $(shell sed -n 's/^\($(1)==[^ ;]*\).*/\1/p' constraints.txt)
 
-.PHONY: help demo test check lint types imports generated changes generate dist clean distclean
+.PHONY: help demo test test-all check lint types imports generated changes generate dist clean distclean
 .NOTPARALLEL:
 
 help:
 	@echo 'make demo       plan a model for two GPUs and this machine, run attention here, explain the choice'
 	@echo 'make test       run the tests (TEST_OPTIONS="$(TEST_OPTIONS)")'
+	@echo 'make test-all   the same with the whole of every table (half an hour on two cores)'
 	@echo 'make check      the gate: lint, types, imports, generated files, change notes, tests'
 	@echo 'make generate   rewrite the files that derive from the one table'
 	@echo 'make dist       build wheel and sdist into dist/'
@@ -26,6 +27,9 @@ demo: $(READY)
 
 test: $(READY)
 	@$(PY) -m pytest $(TEST_OPTIONS)
+
+test-all: $(READY)
+	@$(PY) -m pytest $(TEST_OPTIONS) -m ""
 
 check: lint types imports generated changes test
 

@@ -323,7 +323,9 @@ def of_the_largest_numbers(device: str) -> dict[str, float]:
     found = {}
     kind = torch.bfloat16 if device == "cuda" else torch.float32
     for value in (3e38, -3e38):
-        q, k, v = (torch.randn(1, 1, 200, 64, generator=torch.Generator().manual_seed(3)).to(device, kind) for _ in "qkv")
+        q, k, v = (
+            torch.randn(1, 1, 200, 64, generator=torch.Generator().manual_seed(3)).to(device, kind) for _ in "qkv"
+        )
         q[0, 0, 5], k[0, 0, 7], v[0, 0, 9] = value, value, value
         out, lse = torch.zeros_like(q), torch.zeros(1, 1, 200, device=device)
         launch_forward(quantized(q, k, v), out, lse, 0.125, (-1, 0))

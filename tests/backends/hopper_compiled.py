@@ -1,12 +1,15 @@
 """Compile the shipped pipelines for sm_90 as calls would launch them, and some that the budget model prunes.
 
-Prints one JSON object per kernel. A process of its own, because the tests' may have Triton's interpreter on.
+Prints one JSON object per kernel: each pipeline in one kind by turns; with --all in two dtypes, with whole and with ragged
+tiles. A process of its own, because the tests' may have Triton's interpreter on.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import sys
+from itertools import product
 
 import torch
 
@@ -40,10 +43,10 @@ def show(config: Config, dtype: torch.dtype, lengths: str, shipped: bool) -> Non
 
 
 def main() -> None:
-    for config in configs():
-        for dtype in (torch.bfloat16, torch.float16):
-            for lengths in LENGTHS:
-                show(config, dtype, lengths, True)
+    kinds = list(product((torch.bfloat16, torch.float16), LENGTHS))
+    for place, config in enumerate(configs()):
+        for dtype, lengths in kinds if sys.argv[1:] == ["--all"] else [kinds[place % len(kinds)]]:
+            show(config, dtype, lengths, True)
     for config in pruned():
         show(config, torch.bfloat16, "whole tiles", False)
 

@@ -59,8 +59,13 @@ def output(*command: object) -> str:
 
 
 def main() -> None:
-    """The quick one alone, or all."""
-    variants = [(shipped(64, "bfloat16"), (9, 0))]
+    """Every width in both types, softcap and architectures by turns; or all."""
+    variants = [
+        (shipped(64, "float16", False), (9, 0)),
+        (shipped(64, "bfloat16", True), (8, 0)),
+        (shipped(128, "float16", True), (9, 0)),
+        (shipped(128, "bfloat16", False), (12, 0)),
+    ]
     if sys.argv[1:] == ["--all"]:
         variants = [
             (shipped(head_dim, half, softcap), arch)

@@ -1,6 +1,6 @@
 """What paged_decode is compared with eager on: a table of calls on paged caches.
 
-    TRITON_INTERPRET=1 python -m tests.backends.paged_decode_cases      prints JSON: dtype -> case -> differences
+    TRITON_INTERPRET=1 python -m tests.backends.paged_decode_cases [--all]     prints JSON: case -> dtype -> differences
 
 Shapes are small and no multiple of a tile, for the interpreter; a GPU runs the same cases in every dtype. Pages lie in
 random order; the tails of block tables, unused pages and cells behind a sequence's end are poisoned.
@@ -24,6 +24,7 @@ from attn_backends.backends.paged_decode import launch as launching
 from attn_backends.backends.paged_decode.operands import operands_of
 from attn_backends.call import Call
 from attn_backends.quantization import RANGES
+from attn_backends.request import Request
 
 Extras = Callable[[torch.Generator], dict[str, Any]]
 FORMATS = {
@@ -162,6 +163,23 @@ CASES: dict[str, Case] = {
         settings={"causal": True, "window_left": 30, "softcap": 5.0},
     ),
 }  # fmt: skip
+
+
+INTERPRETED = (torch.float32, torch.float16)  # bfloat16 is silently wrong there
+TURNS = {name: (INTERPRETED[place % 2],) for place, name in enumerate(CASES)}
+
+
+def request_of(case: Case, dtype: torch.dtype) -> Request:
+    """What selection is asked about a case."""
+    heads, kv_heads, width, width_v = case.heads
+    packed = case.layout == "thd"
+    pages = sum(-(-length // case.page_size) for length in case.lengths) + case.spare
+    return Request(
+        dtype=str(dtype).removeprefix("torch."), seq_q=max(case.new), seq_k=max(case.lengths), batch=len(case.new),
+        num_q_heads=heads, num_kv_heads=kv_heads, head_dim_qk=width, head_dim_v=width_v, layout=case.layout, varlen=packed,
+        k_format=case.k[0], v_format=case.v[0], k_granularity=case.k[1], v_granularity=case.v[1],
+        page_size=case.page_size, kv_layout=case.kv_layout, num_pages=pages, phase="mixed" if packed else "append",
+    )  # fmt: skip
 
 
 def differences(case: Case, dtype: torch.dtype, device: str) -> dict[str, float]:
@@ -334,11 +352,10 @@ def difference_from_eager(call: Call) -> float:
 
 
 def main() -> None:
-    """Print every case's differences by dtype, from this machine's CPU."""
-    chosen = sys.argv[1:] or list(CASES)
+    """Print every case's differences in one dtype by turns, or in all, from this machine's CPU."""
     found = {
-        str(dtype): {name: differences(CASES[name], dtype, "cpu") for name in chosen}
-        for dtype in (torch.float32, torch.float16)
+        name: {str(dtype): differences(CASES[name], dtype, "cpu") for dtype in dtypes}
+        for name, dtypes in (dict.fromkeys(CASES, INTERPRETED) if sys.argv[1:] == ["--all"] else TURNS).items()
     }
     json.dump(found, sys.stdout)
 

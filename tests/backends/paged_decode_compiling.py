@@ -1,6 +1,8 @@
 """Compiling paged_decode's kernels for a GPU that is not here: what a call would launch, and what that costs.
 
-    python -m tests.backends.paged_decode_compiling      prints JSON, one object per kernel of every call of `CALLS`
+    python -m tests.backends.paged_decode_compiling [--all]      prints JSON, one object per kernel
+
+Of the calls of `CALLS` that `part` names, or of all.
 
 The launch is given tensors on the meta device, which have no contents: it fails where anything reads a length on the host.
 Triton's hook takes what is about to be compiled. Not with TRITON_INTERPRET=1, under which there is nothing to compile.
@@ -11,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +29,7 @@ from triton.compiler import ASTSource
 from triton.runtime.driver import driver
 
 from attn_backends.backends.paged_decode import launch as launching
+from attn_backends.backends.paged_decode.configs import Config, configs
 from attn_backends.backends.paged_decode.operands import operands_of
 from attn_backends.call import Call
 
@@ -94,6 +98,9 @@ CALLS: dict[str, dict[str, Any]] = {
     "a latent, 128 heads, everything": {"latent": 128, "everything": True},
 }  # fmt: skip
 
+# Those whose e4m3 becomes float16 two at a time, V's bytes read in pairs.
+PAIRED = ("fp8", "fp8, many", "fp8, heads of 64", "fp8 per token, everything")
+
 
 def call_of(
     *, form: str = "dense", granularity: str = "per_tensor", dtype: torch.dtype = torch.bfloat16, width: int = 128,
@@ -142,6 +149,16 @@ def call_of(
     )  # fmt: skip
 
 
+def part() -> list[str]:
+    """Calls enough for every row of configs.toml, with every feature where such a call is there; and those of `PAIRED`."""
+    served: dict[Config, str] = {}
+    for name in sorted(CALLS, key=lambda name: CALLS[name].get("everything", False)):
+        call = call_of(**CALLS[name])
+        with _standing_in(GPUTarget("cuda", ARCH, 32)):
+            served[launching.chosen(call, operands_of(call).sizes)] = name
+    return list(dict.fromkeys([*served.values(), *PAIRED]))
+
+
 def compiled(call: Call) -> Iterator[dict[str, Any]]:
     """What every kernel of the call costs on sm_90: registers and bytes of stack per thread, shared bytes per block."""
     target = GPUTarget("cuda", ARCH, 32)
@@ -155,7 +172,7 @@ def compiled(call: Call) -> Iterator[dict[str, Any]]:
         binary = triton.compile(source, target=target, options=options)
         registers, stack = _resources(binary.asm["cubin"])
         yield {
-            "kernel": kernel.__name__, "registers": registers, "stack": stack, "shared": binary.metadata.shared,
+            "kernel": kernel.__name__, "row": configs().index(config), "registers": registers, "stack": stack, "shared": binary.metadata.shared,
             "allowed": config.shared, "conversions": len(re.findall(r"F2FP\.F16\.E4M3", binary.asm["sass"])),
             "byte_loads": len(re.findall(r"LDS\.[US]8", binary.asm["sass"])),
             "async_copies": binary.asm["sass"].count("LDGSTS"),
@@ -219,8 +236,8 @@ def _resources(cubin: bytes) -> tuple[int, int]:
 
 def main() -> None:
     """One JSON object per kernel."""
-    for name, given in CALLS.items():
-        for line in compiled(call_of(**given)):
+    for name in CALLS if sys.argv[1:] == ["--all"] else part():
+        for line in compiled(call_of(**CALLS[name])):
             print(json.dumps({"call": name, **line}), flush=True)
 
 

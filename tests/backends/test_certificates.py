@@ -13,6 +13,7 @@ from attn_backends.device import Device
 from attn_backends.registry.registry import default_registry
 
 ON_A_CPU = ("eager", "sdpa_math", "sdpa_cpu_flash", "numba_cpu")
+LONG = ("eager", "sdpa_cpu_flash")  # at full, and held against other oracles by tests of their own
 
 
 def manifest(name):
@@ -41,7 +42,17 @@ def test_nothing_that_works_is_undeclared(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ON_A_CPU)
+@pytest.mark.parametrize("name", LONG)
+def test_quick_conforms(name):
+    """Those whose full run is long."""
+    record = run_suite(name, "quick", device="cpu")
+    assert record.conforms, record.headline
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] if name in LONG else []) for name in ON_A_CPU]
+)
 def test_full_earns_a_certificate(name):
     """Nothing is in the way but the suite's own strength, which other tests measure."""
     record = run_suite(name, "full", device="cpu")

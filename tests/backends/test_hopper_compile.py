@@ -18,15 +18,21 @@ from attn_backends.device import Device
 
 pytest.importorskip("triton", reason="compiles with Triton")
 pytestmark = pytest.mark.slow
-
+KINDS = {"by turns": 1, "all": 4}  # of a pipeline: two dtypes, whole and ragged tiles
 
 Kernels = list[dict[str, Any]]
 
 
+@pytest.fixture(scope="module", params=["by turns", pytest.param("all", marks=pytest.mark.exhaustive)])
+def kinds(request: pytest.FixtureRequest) -> str:
+    """Of each pipeline."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def compiled() -> Kernels:
+def compiled(kinds: str) -> Kernels:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "tests.backends.hopper_compiled"]
+    command = [sys.executable, "-m", "tests.backends.hopper_compiled", *(["--all"] if kinds == "all" else [])]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -38,9 +44,10 @@ def kernels(compiled: Kernels) -> Kernels:
     return [kernel for kernel in compiled if kernel["shipped"]]
 
 
-def test_every_pipeline_is_compiled(kernels: Kernels) -> None:
-    """Each row in two dtypes, with whole and with ragged tiles."""
-    assert len(kernels) == 4 * len(configs())
+def test_every_pipeline_is_compiled(kernels: Kernels, kinds: str) -> None:
+    """Each row; among them both dtypes, with whole and with ragged tiles."""
+    assert len(kernels) == KINDS[kinds] * len(configs())
+    assert len(configs()) >= KINDS["all"]
 
 
 def test_nothing_spills(kernels: Kernels) -> None:

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -40,10 +40,22 @@ from attn_backends.backends.numba_cpu.scores import stretch
 from attn_backends.backends.numba_cpu.tasks import TILE_ROWS, Span, dealt, tasks_of
 from attn_backends.backends.numba_cpu.tile import TILE_KEYS
 
+pytestmark = pytest.mark.usefixtures("two_threads")
 LIMITS = {torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
 PAGE = 16
 
 Drawn = tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _blas_has_two_threads() -> Iterator[None]:
+    """Whatever the run gives a worker: what is put back afterwards must not be what is set inside."""
+    before = [(library, library.get_num_threads()) for library in blas._libraries()]
+    for library, _ in before:
+        library.set_num_threads(2)
+    yield
+    for library, threads in before:
+        library.set_num_threads(threads)
 
 
 def dense(

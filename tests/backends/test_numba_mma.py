@@ -51,6 +51,13 @@ def test_simulated(name):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("config", OTHERS, ids=lambda one: f"{one.head_dim} {one.half} {one.warps} {one.lazy}")
+def test_simulated_in_other_kinds(config):
+    """What is not shipped but can be asked for: of it, the case with the most in it."""
+    simulate("packed, rows of nobody", config)
+
+
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "config", [*CONFIGS, *OTHERS], ids=lambda one: f"{one.head_dim} {one.half} {one.warps} {one.lazy}"
 )

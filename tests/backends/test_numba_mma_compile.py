@@ -13,7 +13,11 @@ import pytest
 from tests.backends import numba_mma_cases as table
 
 pytest.importorskip("triton", reason="has ptxas")
-pytestmark = pytest.mark.skipif(find_spec("numba_cuda") is None, reason="compiles with numba-cuda")
+pytestmark = [
+    pytest.mark.skipif(find_spec("numba_cuda") is None, reason="compiles with numba-cuda"),
+    pytest.mark.slow,
+]
+FEATURES = ("plain", "causal", "window on both sides", "softcap", "packed, rows of nobody", "rows of a projection")
 
 STEPS = {64: 4, 128: 8}  # of sixteen columns
 
@@ -27,7 +31,9 @@ def said(module, *options):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.fixture(scope="module", params=[(), pytest.param(("--all",), marks=pytest.mark.slow)], ids=["one", "all"])
+@pytest.fixture(
+    scope="module", params=[(), pytest.param(("--all",), marks=pytest.mark.exhaustive)], ids=["part", "all"]
+)
 def kernels(request):
     return said("numba_mma_compiled", *request.param)
 
@@ -73,7 +79,7 @@ def test_registers_leave_room_for_the_blocks_that_are_wanted(kernels):
 
 
 @pytest.mark.parametrize(
-    "names", [("packed, rows of nobody",), pytest.param((), marks=pytest.mark.slow)], ids=["one case", "every case"]
+    "names", [FEATURES, pytest.param((), marks=pytest.mark.exhaustive)], ids=["features", "every case"]
 )
 def test_the_ptx_computes_attention(names):
     """Run instruction by instruction on a machine of numpy: what numba, NVVM and the inline PTX have come to."""

@@ -40,6 +40,7 @@ def simulated():
     return run_apart(NUMBA_ENABLE_CUDASIM="1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", table.CASES)
 def test_simulated(simulated, name):
     assert simulated[name] <= LIMITS[name]
@@ -52,12 +53,14 @@ def test_on_a_gpu(name):
     assert table.difference(name, "cuda") <= LIMITS[name]
 
 
-@pytest.fixture(scope="module")
-def found():
-    """What compiling gives."""
+@pytest.fixture(
+    scope="module", params=[(), pytest.param(("--all",), marks=pytest.mark.exhaustive)], ids=["part", "all"]
+)
+def found(request):
+    """What compiling gives: every width in both types, for float16 the architectures by turns; or all."""
     if find_spec("numba_cuda") is None:
         pytest.skip("compiles with numba-cuda")
-    return run_apart("--compile")
+    return run_apart("--compile", *request.param)
 
 
 def test_tiles_stay_in_registers_and_shared_memory(found):

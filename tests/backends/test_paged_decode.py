@@ -12,17 +12,28 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from attn_backends import Device, select  # noqa: E402
+from attn_backends.backends.paged_decode import launch as launching  # noqa: E402
+from attn_backends.backends.paged_decode.limits import check  # noqa: E402
+from attn_backends.backends.paged_decode.operands import operands_of  # noqa: E402
 from tests.backends import paged_decode_cases as table  # noqa: E402
 
 LIMITS = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+H200 = Device.pretend("h200")
+REFUSED = [  # by `check`: no tiles fit
+    (name, dtype)
+    for name, case in table.CASES.items()
+    for dtype in LIMITS
+    if check(table.request_of(case, dtype), H200)
+]
+SERVED = [(name, dtype) for name in table.CASES for dtype in LIMITS if (name, dtype) not in REFUSED]
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-@pytest.fixture(scope="session")
-def interpreted():
+def interpret(*options):
     """What the interpreter found, in a process of its own: the choice is made when a kernel is defined."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.backends.paged_decode_cases"],
+        [sys.executable, "-m", "tests.backends.paged_decode_cases", *options],
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
@@ -32,22 +43,62 @@ def interpreted():
     return json.loads(done.stdout)
 
 
+@pytest.fixture(scope="session")
+def in_turn():
+    return interpret()
+
+
+@pytest.fixture(scope="session")
+def in_all():
+    return interpret("--all")
+
+
 def assert_close(found, limit):
     assert found["infinite"] == 0
     wrong = {name: value for name, value in found.items() if not value <= limit}
     assert not wrong
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", table.CASES)
-def test_interpreted(interpreted, name, dtype):
-    assert_close(interpreted[str(dtype)][name], LIMITS[dtype])
+def test_interpreted(in_turn, name):
+    """Every case, in one of the dtypes by turns."""
+    (dtype,) = table.TURNS[name]
+    assert_close(in_turn[name][str(dtype)], LIMITS[dtype])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("dtype", table.INTERPRETED, ids=str)
+@pytest.mark.parametrize("name", table.CASES)
+def test_interpreted_in_all(in_all, name, dtype):
+    assert_close(in_all[name][str(dtype)], LIMITS[dtype])
+
+
+@pytest.mark.parametrize(("name", "dtype"), REFUSED)
+def test_what_has_no_tiles_is_not_selected(name, dtype):
+    """Whether a manifest's box or `check` says so: the caller is told, and no kernel is asked."""
+    request = table.request_of(table.CASES[name], dtype)
+    mine = next(one for one in select(request, device=H200).candidates if one.name == "paged_decode")
+    assert mine.reasons
+
+
+def test_float32_latents_have_no_tiles():
+    """And they alone of this table."""
+    assert {dtype for _, dtype in REFUSED} == {torch.float32}
+    assert {name for name, _ in REFUSED} == {name for name in table.CASES if "latent" in name}
+
+
+@pytest.mark.parametrize(("name", "dtype"), SERVED)
+def test_what_is_served_has_tiles(name, dtype, monkeypatch):
+    """On the same device the launch finds those that `check` found."""
+    monkeypatch.setattr(launching, "architecture", lambda _device: 90)
+    call, _ = table.calls(table.CASES[name], dtype, "cpu")
+    assert launching.chosen(call, operands_of(call).sizes).shared <= H200.smem_bytes
 
 
 @pytest.mark.gpu
 @needs_gpu
-@pytest.mark.parametrize("dtype", LIMITS, ids=str)
-@pytest.mark.parametrize("name", table.CASES)
+@pytest.mark.parametrize(("name", "dtype"), SERVED)
 def test_on_a_gpu(name, dtype):
     assert_close(table.differences(table.CASES[name], dtype, "cuda"), LIMITS[dtype])
 

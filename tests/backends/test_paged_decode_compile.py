@@ -13,17 +13,23 @@ from typing import Any
 
 import pytest
 
+from attn_backends.backends.paged_decode.configs import configs
+
 pytest.importorskip("triton", reason="compiles with Triton")
+from tests.backends.paged_decode_compiling import PAIRED
+
 pytestmark = pytest.mark.slow
 
 MOST_SPILLED = 256  # bytes of stack per thread: new tokens over 8 bits by token, under every feature at once
 
 
-@pytest.fixture(scope="module")
-def kernels() -> dict[str, dict[str, Any]]:
-    """The main kernel of every call of the table, from tensors without contents."""
+@pytest.fixture(
+    scope="module", params=[(), pytest.param(("--all",), marks=pytest.mark.exhaustive)], ids=["part", "all"]
+)
+def kernels(request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
+    """The main kernel of calls of the table, from tensors without contents: of one for every row, or of all."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "tests.backends.paged_decode_compiling"]
+    command = [sys.executable, "-m", "tests.backends.paged_decode_compiling", *request.param]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
@@ -42,7 +48,14 @@ def test_16_bit_and_8_bit_tiles_are_fetched_ahead(kernels: dict[str, dict[str, A
     assert all(line["async_copies"] > 0 for name, line in kernels.items() if "float32" not in name)
 
 
-@pytest.mark.parametrize("call", ["fp8", "fp8, many", "fp8, heads of 64", "fp8 per token, everything"])
+def test_every_row_is_compiled(kernels: dict[str, dict[str, Any]]) -> None:
+    """As one call or another."""
+    assert {line["row"] for line in kernels.values()} == {
+        place for place, row in enumerate(configs()) if row.arch <= 90 <= row.last_arch
+    }
+
+
+@pytest.mark.parametrize("call", PAIRED)
 def test_e4m3_becomes_float16_two_at_a_time_and_no_byte_is_read_alone(
     kernels: dict[str, dict[str, Any]], call: str
 ) -> None:

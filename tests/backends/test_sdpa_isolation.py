@@ -144,6 +144,7 @@ def test_expanded_output_gradient(name, case, dtype, device):
         [case.but(deterministic=True) for case in (*STRIDED, Case("long", batch=1, seq_q=150, seq_k=700, causal=True))]
     ),
 )
+@pytest.mark.usefixtures("two_threads")
 def test_deterministic_means_the_same_bits_again(name, case, dtype, device):
     """Where `deterministic` is declared, five runs give the same bits."""
     given = given_for(case, dtype)

@@ -37,6 +37,7 @@ def assert_close(found, limit):
     assert not wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", table.CASES)
 def test_interpreted(interpreted, name):
     assert_close(interpreted["cases"][name], LIMITS[torch.float32])

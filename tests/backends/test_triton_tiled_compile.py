@@ -42,10 +42,21 @@ def check(lines: list[dict[str, Any]]) -> None:
         assert line["shared"] <= (limit if line["allowed"] is None else line["allowed"]) <= limit, line
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90", "sm_100", "sm_120"])
+ELSEWHERE = ("sm_80", "sm_89", "sm_100", "sm_120")
+
+
+@pytest.mark.parametrize("arch", ["sm_90", *(pytest.param(arch, marks=pytest.mark.exhaustive) for arch in ELSEWHERE)])
 def test_every_row_compiles_as_it_says(arch: str) -> None:
     """Each row of configs.toml with its hardest features; rows for several architectures take turns among them."""
     check(compile_table("--sample", "--arch", arch))
+
+
+@pytest.mark.parametrize("arch", [ELSEWHERE[0], ELSEWHERE[-1]])
+def test_every_row_of_the_forward_compiles_as_it_says(arch: str) -> None:
+    """The same of one kernel, for the oldest and the newest of those architectures that nobody has run."""
+    lines = compile_table("--sample", "--arch", arch, "--kernel", "forward")
+    assert {line["kernel"] for line in lines} == {"forward"}
+    check(lines)
 
 
 def test_sm_90_multiplies_from_shared_memory_and_loads_through_descriptors() -> None:

@@ -79,8 +79,8 @@ def test_a_sample_of_mutants_is_killed(name):
     assert default_registry().snapshot().names() == before
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_mutant_is_killed_and_no_control_fails():
-    """The gate."""
+    """What a certificate rests on: minutes, so the gate has the sample above and the controls of test_controls."""
     matrix = self_test()
     assert matrix.holds, str(matrix)
