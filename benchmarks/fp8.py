@@ -43,37 +43,25 @@ TOKENS, WIDTH, ROUNDS = 16384, 2048, 15
 BYTES = {"quantised": 9, "a copy": 12}  # read and written for each number of the output
 LARGEST = 448.0
 REGISTERS = {2: (240, 168), 3: (160, 128)}  # of a consumer thread, and the kernel's bound
+OVERLAPPED: dict[str, Any] = {"parts": 0, "q_tiles": 2}
 VARIANTS: dict[str, dict[str, Any]] = {
     "shipped": {},
-    "one level": {"two_level": False},
-    "two levels": {"two_level": True},
-    "queries in registers": {"q_registers": True},
-    "queries in registers, one level": {"q_registers": True, "two_level": False},
-    "queries in shared memory": {"q_registers": False},
-    "ping-pong": {"ping_pong": True},
-    "ping-pong, one level": {"ping_pong": True, "two_level": False},
-    "two tiles": {"q_tiles": 2, "q_registers": False},
-    "two tiles, queries in registers": {"q_tiles": 2, "q_registers": True},
-    "two tiles, ping-pong": {"q_tiles": 2, "ping_pong": True},
-    "three tiles of 64 keys": {"q_tiles": 3, "keys": 64, "stages": 4, "q_registers": False},
-    "three tiles of 64 keys, ping-pong": {
-        "q_tiles": 3,
-        "keys": 64,
-        "stages": 4,
-        "q_registers": False,
-        "ping_pong": True,
-    },
-    "64 keys": {"keys": 64, "stages": 3},
+    "ping-pong flipped": {},  # of what ships
+    "overlapped": OVERLAPPED,
+    "overlapped, ping-pong": {**OVERLAPPED, "ping_pong": True},
+    "overlapped, late wait": {**OVERLAPPED, "late_wait": True},
+    "overlapped, queries in registers": {**OVERLAPPED, "q_registers": True},
+    "overlapped, in the unit": {**OVERLAPPED, "two_level": False},
+    "overlapped, in the unit, ping-pong": {**OVERLAPPED, "two_level": False, "ping_pong": True},
+    "three overlapped": {"parts": 0, "q_tiles": 3},
+    "three overlapped, ping-pong": {"parts": 0, "q_tiles": 3, "ping_pong": True},
+    "three overlapped, in the unit": {"parts": 0, "q_tiles": 3, "two_level": False},
+    "two, one by one": {"parts": 1, "q_tiles": 2},
+    "three, one by one": {"parts": 1, "q_tiles": 3},
+    "three, one by one, ping-pong": {"parts": 1, "q_tiles": 3, "ping_pong": True},
+    "two, one by one, in halves": {"parts": 2, "q_tiles": 2},
     "two stages": {"stages": 2},
     "four stages": {"stages": 4},
-    "whole, one level": {"parts": 0, "two_level": False},
-    "whole, one level, ping-pong": {"parts": 0, "two_level": False, "ping_pong": True},
-    "late wait": {"late_wait": True},
-    "one by one": {"parts": 1},
-    "one by one, ping-pong": {"parts": 1, "ping_pong": True},
-    "one by one, in halves": {"parts": 2},
-    "three tiles, one by one": {"q_tiles": 3, "parts": 1, "q_registers": False},
-    "two tiles, late wait": {"q_tiles": 2, "late_wait": True},
     "tickets in order": {"dynamic": False},
     "12 MB at a time": {"sweep_bytes": 12_000_000},
     "24 MB at a time": {"sweep_bytes": 24_000_000},
@@ -82,15 +70,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def variants(head_dim: int, causal: bool, seq: int, only: Sequence[str] = ()) -> dict[str, Config]:
+def variants(head_dim: int, causal: bool, only: Sequence[str] = ()) -> dict[str, Config]:
     """Those that differ from each other, by name."""
-    shipped = config_for(head_dim, causal, seq)
+    shipped = config_for(head_dim, causal)
     assert shipped is not None
     found: dict[str, Config] = {}
     for name, changes in VARIANTS.items():
         if only and name not in only:
             continue
         config = dataclasses.replace(shipped, **changes)
+        if name == "ping-pong flipped":
+            config = dataclasses.replace(shipped, ping_pong=not shipped.ping_pong)
         registers, bound = REGISTERS[config.q_tiles]
         config = dataclasses.replace(config, registers=registers, max_registers=bound)
         if config not in found.values():
@@ -265,16 +255,14 @@ def main() -> int:
     given = parser.parse_args()
     cells = [(*pair, seq) for *pair, seq in product(given.head_dim, (False, True), given.seq)]
     with ProcessPoolExecutor(14, mp_context=multiprocessing.get_context("spawn")) as pool:
-        jobs = {(*cell[:2], config) for cell in cells for config in variants(*cell, given.only).values()}
+        jobs = {(*cell[:2], config) for cell in cells for config in variants(*cell[:2], given.only).values()}
         refused = set(pool.map(compile_variant, jobs))
     device = torch.device("cuda", torch.cuda.current_device())
     clock = CudaClock(device, device_of(device))
     rows = []
     for head_dim, causal, seq in cells:
         configs = {
-            name: config
-            for name, config in variants(head_dim, causal, seq, given.only).items()
-            if config not in refused
+            name: config for name, config in variants(head_dim, causal, given.only).items() if config not in refused
         }
         found = rows_of(Cell(head_dim, seq, causal, configs), clock)
         rows += found

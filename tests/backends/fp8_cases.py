@@ -12,6 +12,7 @@ import json
 import math
 import sys
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 from unittest import mock
 
@@ -20,9 +21,9 @@ import torch
 from attn_backends import Policy, attention
 from attn_backends.backends.fp8 import adapter
 from attn_backends.backends.fp8.attend import attend
-from attn_backends.backends.fp8.operands import BLOCK, Operands, key_order
+from attn_backends.backends.fp8.operands import BLOCK, FORMAT, Operands, key_order
 from attn_backends.backends.fp8.portable.launch import launch_forward
-from attn_backends.backends.fp8.quantize.launch import quantized
+from attn_backends.backends.fp8.quantize.launch import dense, quantized, transposed
 from attn_backends.call import Call
 
 POLICY = Policy(numerics={"exact", "quantized"})
@@ -120,7 +121,7 @@ def wrong(case: Case, device: str) -> dict[str, float]:
         empty = want_lse == -math.inf
         for name, value in {
             "out": ((rows.double() - want).abs() / allowed).nan_to_num(math.inf).amax() if want.numel() else 0.0,
-            "lse": ((lse_rows.double() - want_lse).abs() / (least + share * want_lse.abs()))[~empty].nan_to_num(math.inf).sum().clamp(max=1e9) / max(1, int((~empty).sum())),
+            "lse": ((lse_rows.double() - want_lse).abs() / (least + share * want_lse.abs()))[~empty].nan_to_num(math.inf).amax() if (~empty).any() else 0.0,
             "empty rows": 2.0 * float((lse_rows[empty] != -math.inf).any() or bool((rows[empty] != 0).any())),
         }.items():  # fmt: skip
             if float(value) > 1.0:
@@ -301,20 +302,23 @@ def _exact(
     return out, lse, share * 1.02 + out.abs() * torch.finfo(dtype).eps + 1e-6
 
 
+KERNELS = {"portable": launch_forward, "as chosen": attend}
+
+
 def of_a_nan_scale(device: str) -> dict[str, float]:
     """A scale of NaN, of the second block: NaN for the rows that see it, nothing for those in other tiles that do not."""
     q, k, v = (torch.randn(1, 1, 200, 64, generator=torch.Generator().manual_seed(3)).half().to(device) for _ in "qkv")
     operands = quantized(q, k, v)
     found = {}
-    for name in ("q_scale", "k_scale", "v_scale"):
+    for (kernel, run), name in product(KERNELS.items(), ("q_scale", "k_scale", "v_scale")):
         scale = getattr(operands, name).clone()
         scale[0, 0, 1] = math.nan
         out, lse = torch.zeros_like(q), torch.zeros(1, 1, 200, device=device)
-        launch_forward(dataclasses.replace(operands, **{name: scale}), out, lse, 0.125, (-1, 0))
+        run(dataclasses.replace(operands, **{name: scale}), out, lse, 0.125, (-1, 0))
         rows = out[0, 0].isnan().all(dim=1)
         right = bool(rows[BLOCK:].all()) and not bool(out[0, 0, :BLOCK].isnan().any())
         right = right and bool(lse[0, 0, BLOCK:].isnan().all()) == (name != "v_scale")
-        found |= {} if right else {name: 1.0}
+        found |= {} if right else {f"{name}, {kernel}": 1.0}
     return found
 
 
@@ -322,19 +326,66 @@ def of_the_largest_numbers(device: str) -> dict[str, float]:
     """Numbers at the end of bfloat16's range in q, k and v: finite results. Interpreted in float32, on a GPU as they come."""
     found = {}
     kind = torch.bfloat16 if device == "cuda" else torch.float32
-    for value in (3e38, -3e38):
+    for (kernel, run), value in product(KERNELS.items(), (3e38, -3e38)):
         q, k, v = (
             torch.randn(1, 1, 200, 64, generator=torch.Generator().manual_seed(3)).to(device, kind) for _ in "qkv"
         )
         q[0, 0, 5], k[0, 0, 7], v[0, 0, 9] = value, value, value
         out, lse = torch.zeros_like(q), torch.zeros(1, 1, 200, device=device)
-        launch_forward(quantized(q, k, v), out, lse, 0.125, (-1, 0))
+        run(quantized(q, k, v), out, lse, 0.125, (-1, 0))
         if not (out.isfinite().all() and lse.isfinite().all()):
-            found[str(value)] = 1.0
+            found[f"{value}, {kernel}"] = 1.0
     return found
 
 
-EXTRA = {"a NaN scale": of_a_nan_scale, "the largest numbers": of_the_largest_numbers}
+ODD_DESCALES: dict[str, tuple[list[float], list[float], list[float]]] = {  # of q, k and v, of three blocks
+    "q negative": ([-0.01], [0.01], [0.01]),
+    "k turns its sign": ([0.01], [0.01, -0.02, 0.01], [0.01]),
+    "both negative": ([-0.01], [-0.01], [0.01]),
+    "q zero": ([0.0], [0.01], [0.01]),
+    "a block of k zero": ([0.01], [0.01, 0.0, 0.02], [0.01]),
+    "v zero": ([0.01], [0.01], [0.0]),
+    "a block of v zero": ([0.01], [0.01], [0.01, 0.0, 0.02]),
+    "the first block of v zero": ([0.01], [0.01], [0.0, 0.03, 0.02]),
+    "v turns its sign": ([0.01], [0.01], [0.01, -0.5, 0.02]),
+    "huge": ([1e20], [1e20], [0.01]),
+}
+
+
+def of_odd_descales(device: str) -> dict[str, float]:
+    """Descales that are 0, negative or huge multiply as they are: full and causal, where `attend` serves them."""
+    found = {}
+    drawn = torch.Generator().manual_seed(7)
+    for width in (64,) if device == "cpu" else (64, 128, 256):
+        q8, k8, v8 = ((30 * torch.randn(1, 1, 300, width, generator=drawn)).to(FORMAT).to(device) for _ in "qkv")
+        for (name, descales), causal in product(ODD_DESCALES.items(), (False, True)):
+            q_scale, k_scale, v_scale = (torch.tensor(one, device=device).expand(1, 1, 3) for one in descales)
+            operands = Operands(
+                q8=q8, k8=k8, vt8=transposed(v8, dense(q8, k8)), q_scale=q_scale, k_scale=k_scale, v_scale=v_scale,
+                longest_q=300, longest_k=300, signed=True,
+            )  # fmt: skip
+            out = torch.zeros(q8.shape, device=device, dtype=torch.bfloat16 if device == "cuda" else torch.float32)
+            lse = torch.zeros(q8.shape[:3], device=device)
+            attend(operands, out, lse, width**-0.5, (-1, 0 if causal else -1))
+            if name == "huge":
+                error = 0.0 if out.isfinite().all() and lse.isfinite().all() else math.inf
+            else:
+                q, k, v = (
+                    x.double() * scale.double().repeat_interleave(BLOCK, 2)[:, :, :300, None]
+                    for x, scale in ((q8.float(), q_scale), (k8.float(), k_scale), (v8.float(), v_scale))
+                )
+                scores = q @ k.transpose(-1, -2) * width**-0.5
+                if causal:
+                    scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -math.inf)
+                want = scores.softmax(-1) @ v
+                error = float((out.double() - want).norm() / want.norm().clamp(min=1e-3)) / 0.06
+                error = max(error, float((lse.double() - scores.logsumexp(-1)).abs().max()) / 0.05)
+            if not error < 1.0:
+                found[f"{name}, {width} wide, {'causal' if causal else 'full'}"] = error
+    return found
+
+
+EXTRA = {"odd descales": of_odd_descales, "a NaN scale": of_a_nan_scale, "the largest numbers": of_the_largest_numbers}
 
 
 def main() -> None:

@@ -23,17 +23,18 @@ from attn_backends.backends.hopper import compile_only
 compile_only.INSTRUCTIONS = ("QGMMA", "HGMMA", "UTMALDG", "UTMASTG", "USETMAXREG", "SHFL", "PRMT", "LDL", "STL")
 
 
-def operands(tokens: int, width: int) -> Operands:
+def operands(tokens: int, width: int, signed: bool) -> Operands:
     """Without memory."""
     codes = torch.empty(1, 4, tokens, width, dtype=FORMAT, device="meta")
     scales = torch.empty(1, 4, -(-tokens // BLOCK), device="meta")
     turned = torch.empty(1, 4, width, scales.shape[2] * BLOCK, dtype=FORMAT, device="meta")
     return Operands(
-        q8=codes, k8=codes, vt8=turned, q_scale=scales, k_scale=scales, v_scale=scales, longest_q=tokens, longest_k=tokens
+        q8=codes, k8=codes, vt8=turned, q_scale=scales, k_scale=scales, v_scale=scales, longest_q=tokens, longest_k=tokens,
+        signed=signed,
     )  # fmt: skip
 
 
-def launched(config: Config, tokens: int) -> compile_only.Launch:
+def launched(config: Config, tokens: int, signed: bool) -> compile_only.Launch:
     """What a call would launch."""
     found: list[compile_only.Launch] = []
 
@@ -46,7 +47,7 @@ def launched(config: Config, tokens: int) -> compile_only.Launch:
         )  # fmt: skip
         return True  # compile nothing
 
-    given = operands(tokens, config.head_dim)
+    given = operands(tokens, config.head_dim, signed)
     out = torch.empty(given.q8.shape, dtype=torch.bfloat16, device="meta")
     lse = torch.empty(given.q8.shape[:3], device="meta")
     real = driver._active
@@ -62,10 +63,10 @@ def launched(config: Config, tokens: int) -> compile_only.Launch:
 
 
 def main() -> None:
-    """Each pipeline, whole and ragged by turns or both."""
+    """Each pipeline, whole and ragged by turns or both; causal ones for a caller's scales."""
     for place, config in enumerate(configs()):
         for tokens in (1024, 1000) if sys.argv[1:] == ["--all"] else ((1024, 1000)[place // 2 % 2],):
-            cost = compile_only.compiled(launched(config, tokens))
+            cost = compile_only.compiled(launched(config, tokens, signed=place % 2 == 1))
             told = {"head_dim": config.head_dim, "causal": config.causal, "tokens": tokens}
             print(json.dumps({**told, **dataclasses.asdict(cost)}), flush=True)
 

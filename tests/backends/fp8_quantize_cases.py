@@ -18,11 +18,11 @@ import triton.language as tl
 
 from attn_backends.backends.fp8.operands import BLOCK, key_order
 from attn_backends.backends.fp8.quantize import rotation
-from attn_backends.backends.fp8.quantize.codes import LARGEST_SCORE_SCALE, quantize_tile
+from attn_backends.backends.fp8.quantize.codes import LARGEST_SCORE_SCALE, LEAST_SCORE_SCALE, quantize_tile
 from attn_backends.backends.fp8.quantize.launch import Sequences, dense, quantized, transposed
 from attn_backends.backends.fp8.quantize.tiles import Tiles
 
-SCORE_SCALES, VALUE_SCALES = (2.0**-60, 2.0**50), (2.0**-60, 2.0**66)
+SCORE_SCALES, VALUE_SCALES = (2.0**-60, 2.0**50), (2.0**-24, 2.0**66)
 HEADS, KV_HEADS = 2, 1
 
 
@@ -271,7 +271,7 @@ def sequences_of(case: Case, q: torch.Tensor, k: torch.Tensor) -> Sequences:
 def epilogue(source, codes, scale, width: tl.constexpr, native: tl.constexpr):
     """What another kernel does with a tile in its registers."""
     places = tl.arange(0, 128)[:, None] * width + tl.arange(0, width)[None, :]
-    code, one = quantize_tile(tl.load(source + places), LARGEST_SCORE_SCALE, native)
+    code, one = quantize_tile(tl.load(source + places), LARGEST_SCORE_SCALE, LEAST_SCORE_SCALE, native)
     tl.store(codes + places, code)
     tl.store(scale, one)
 

@@ -25,12 +25,13 @@ class Operands:
     B batch, Hq/Hkv heads, Sq/Sk tokens (packed: of all sequences), D/Dv widths, N blocks of 128 tokens of the longest
     sequence.
 
-    q8                [B, Hq, Sq, D] e4m3; packed [1, Hq, Tq, D]; any strides, the last 1, bases and strides of 16 bytes
+    q8                [B, Hq, Sq, D] e4m3; packed [1, Hq, Tq, D]; any strides
     k8                [B, Hkv, Sk, D] e4m3; packed [1, Hkv, Tk, D]
     vt8               [B, Hkv, Dv, Sp] e4m3, contiguous; Sp = the longest Sk rounded up to blocks, at least one; what lies
                       behind a sequence in its last block is 0
     q_scale           float32 [B, Hq, N], multiplies on read; strides may be 0
     k_scale, v_scale  float32 [B, Hkv, N]
+    signed            whether scales are a caller's, and may be negative
     permuted          whether vt8 has its keys in the order above
     starts_q, starts_k  int32 [B + 1] where tokens are packed; scales and vt8 have an entry for each sequence
     longest_q, longest_k  of a sequence
@@ -45,6 +46,7 @@ class Operands:
     longest_q: int
     longest_k: int
     permuted: bool = True
+    signed: bool = False
     starts_q: torch.Tensor | None = None
     starts_k: torch.Tensor | None = None
 

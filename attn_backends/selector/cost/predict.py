@@ -1,10 +1,10 @@
 """The time that one backend is expected to take, from the shares of a device's peaks that its manifest declares.
 
-    compute = hypot( FLOPs / (matrix rate * matrix share), exponentials / (exp rate * exp share) ) / occupancy
+    compute = hypot( FLOPs / (matrix rate * matrix share), exponentials / (exp rate * exp share) )
     memory  = bytes / (bandwidth * memory share)
     time    = max(compute, memory) + kernels * launch + ramp + start
 
-FLOPs and exponentials are those of the tiles that a kernel computes (see `extent.py`), or of every pair where the backend
+FLOPs and exponentials are those of the tiles that a kernel computes, waves over the multiprocessors included (see `tiling.py`), or of every pair where the backend
 materialises its scores; bytes are the necessary ones, those of scores in memory, and those of conversions. Products and
 exponentials overlap in part: the hypotenuse lies between their sum and the larger one, and fits what was measured. In the
 backward pass the matrix share is `backward`, where K or V is quantised the memory share is `quantized`, if declared.

@@ -54,7 +54,7 @@ def tiled(extent: Extent, heads: int, tiles: Tiles, units: int) -> tuple[float, 
     if parts == 1:
         return _busiest(count, mean + DRAIN, longest + DRAIN, tiles, units) * rows * units, 1
     part = -(-longest // (keys * parts)) * keys
-    mean = part if mean == longest else mean / parts + keys / 2
+    mean = part if mean == longest else min(part, mean / parts + keys / 2)
     return _busiest(count * parts, mean + SPLIT_DRAIN, part + SPLIT_DRAIN, tiles, units) * rows * units, parts
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 
 FARTHEST = 4  # steps between two corners on one axis: a factor of 16
 TIE = 1.02  # backends this near are equally the fastest
@@ -20,8 +20,10 @@ Times = Mapping[str, float]  # milliseconds by backend
 Span = tuple[tuple[int, float], ...]  # on one axis: (known value, weight)
 
 
-def corners(place: Place, axes: Sequence[Sequence[int]], known: Container[Place]) -> dict[Place, float]:
-    """The known places around and their weights, which add up to 1; `axes` are the known values, sorted. {} outside."""
+def corners(place: Place, known: Collection[Place]) -> dict[Place, float]:
+    """The known places around and their weights, which add up to 1; {} outside."""
+    near = [one for one in known if all(abs(a - b) < FARTHEST for a, b in zip(one, place, strict=True))]
+    axes = [sorted({one[axis] for one in near}) for axis in range(len(place))]
     choices = [_spans(value, values) for value, values in zip(place, axes, strict=True)]
     for spans in sorted(itertools.product(*choices), key=lambda spans: sum(map(_width, spans))):
         if found := _cornered(spans, known):

@@ -34,7 +34,6 @@ class Kind:
     """The known places of one kind of call on one device: rows by place and backend."""
 
     places: dict[Place, dict[str, Row]]
-    axes: tuple[tuple[int, ...], ...]  # the known values of every coordinate
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +72,7 @@ class StoredTimes:
         if kind is None or not self._is_of(environment):
             return {}
         keys = {self._versioned(manifest): manifest for manifest in manifests}
-        weights = {bucket.place: 1.0} if bucket.place in kind.places else corners(bucket.place, kind.axes, kind.places)
+        weights = {bucket.place: 1.0} if bucket.place in kind.places else corners(bucket.place, kind.places)
         known = {place: _known(kind.places.get(place, {}), keys) for place in weights}
         if not known or not all(known.values()):
             return {}
@@ -110,8 +109,7 @@ def _versioned(name: str, version: str, sources: str) -> str:
 
 def _kind(places: dict[Place, dict[str, Row]]) -> Kind:
     width = max(map(len, places))
-    whole = {place: rows for place, rows in places.items() if len(place) == width}
-    return Kind(whole, tuple(tuple(sorted({place[axis] for place in whole})) for axis in range(width)))
+    return Kind({place: rows for place, rows in places.items() if len(place) == width})
 
 
 def _known(rows: Mapping[str, Row], wanted: Mapping[str, Manifest]) -> dict[str, Row]:

@@ -1,4 +1,4 @@
-"""The shipped pipelines as data (`configs.toml`), looked up by head width, mask and length. Imports no torch."""
+"""The shipped pipelines as data (`configs.toml`), looked up by head width and mask. Imports no torch."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-
-from attn_backends.pipeline.plan import Plan
 
 ROWS = 64  # queries of one query tile: what a warpgroup multiplies at once
 BLOCK = 128  # tokens that share a scale
@@ -19,7 +17,6 @@ class Config:
 
     head_dim: int
     causal: bool
-    longest: int = 0
     q_tiles: int
     keys: int
     stages: int
@@ -33,20 +30,6 @@ class Config:
     registers: int
     max_registers: int
 
-    @property
-    def plan(self) -> Plan:
-        """What the budget model calls it."""
-        return Plan(
-            head_dim=self.head_dim,
-            rows=ROWS,
-            q_tiles=self.q_tiles,
-            keys=self.keys,
-            stages=self.stages,
-            causal=self.causal,
-            q_registers=self.q_registers,
-            bytes=1,
-        )
-
 
 @cache
 def configs() -> tuple[Config, ...]:
@@ -56,13 +39,6 @@ def configs() -> tuple[Config, ...]:
 
 
 @cache
-def config_for(head_dim: int, causal: bool, seq_k: int) -> Config | None:
-    """The pipeline of a head width for so many keys; None where there is none."""
-    return next(
-        (
-            row
-            for row in configs()
-            if row.head_dim == head_dim and row.causal == causal and seq_k <= (row.longest or seq_k)
-        ),
-        None,
-    )
+def config_for(head_dim: int, causal: bool) -> Config | None:
+    """The pipeline of a head width and mask; None where there is none."""
+    return next((row for row in configs() if (row.head_dim, row.causal) == (head_dim, causal)), None)

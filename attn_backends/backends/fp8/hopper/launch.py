@@ -30,7 +30,7 @@ def launch_forward(
     q, k, v = operands.q8, operands.k8, operands.vt8
     batch, heads, seq_q, width = q.shape
     kv_heads, seq_k = k.shape[1], k.shape[2]
-    config = config or chosen(width, causal, seq_k)
+    config = config or chosen(width, causal)
     tickets = -(-seq_q // (ROWS * config.q_tiles)) * batch * heads
     attention_forward[(min(tickets, multiprocessors(q.device)),)](
         describe(q, ROWS, width), describe(k, config.keys, width), describe(v, width, config.keys),
@@ -38,7 +38,7 @@ def launch_forward(
         operands.q_scale, operands.k_scale, operands.v_scale, lse.stride(0), lse.stride(1),
         *operands.q_scale.stride(), *operands.k_scale.stride(), *operands.v_scale.stride(), scale * LOG2_E,
         batch, heads, heads // kv_heads, seq_q, seq_k, sweep_of(config, k, batch * heads, heads // kv_heads),
-        CAUSAL=causal, EVEN_K=seq_k % config.keys == 0, **constants_of(config),
+        CAUSAL=causal, EVEN_K=seq_k % config.keys == 0, SIGNED=operands.signed, **constants_of(config),
     )  # fmt: skip
 
 
@@ -73,9 +73,9 @@ def sweep_of(config: Config, k: torch.Tensor, sequences: int, gqa_ratio: int) ->
     return -(-sequences // sweeps)
 
 
-def chosen(head_dim: int, causal: bool, seq_k: int) -> Config:
+def chosen(head_dim: int, causal: bool) -> Config:
     """The shipped pipeline. Raises LookupError where there is none."""
-    config = config_for(head_dim, causal, seq_k)
+    config = config_for(head_dim, causal)
     if config is None:
         raise LookupError(f"no pipeline for heads of {head_dim}: the manifest refuses such calls")
     return config

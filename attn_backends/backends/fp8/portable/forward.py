@@ -87,7 +87,7 @@ def attention_forward(
     q_base = first_row(q8, q_strides, batch, head, first_q, PACKED_Q)
     k_base = first_row(k8, k_strides, batch, kv_head, first_k, PACKED_K)
     v_base = vt8 + batch.to(tl.int64) * v_strides[0] + kv_head.to(tl.int64) * v_strides[1]
-    v_pointers = tl.arange(0, DV)[:, None] * v_strides[2] + tl.arange(0, BLOCK_N)[None, :]
+    v_pointers = tl.arange(0, DV).to(tl.int64)[:, None] * v_strides[2] + tl.arange(0, BLOCK_N)[None, :]
     k_scales = k_scale + batch * k_scale_strides[0] + kv_head * k_scale_strides[1]
     v_scales = v_scale + batch * v_scale_strides[0] + kv_head * v_scale_strides[1]
     q_tile = load_tokens(q_base, q_strides, start_q, seq_q, BLOCK_M, D, WIDE, True)

@@ -11,28 +11,32 @@ import triton
 import triton.language as tl
 
 LARGEST: tl.constexpr = tl.constexpr(448.0)  # number of e4m3
-# The scale of any block: 2^-60 and up, so that the ratio of two of them is a float32; up to 2^50 for Q and K, whose
-# scales are multiplied, and 2^66 for V. Larger numbers than 448 times that become it.
-LEAST_SCALE: tl.constexpr = tl.constexpr(2.0**-60)
+# The scale of any block: of Q and K 2^-60 to 2^50, whose product and ratio are float32s; of V 2^-24 to 2^66, whose ratio is at
+# most 2^90. Larger numbers than 448 times the largest become it; smaller ones than the least keep fewer digits.
+LEAST_SCORE_SCALE: tl.constexpr = tl.constexpr(2.0**-60)
 LARGEST_SCORE_SCALE: tl.constexpr = tl.constexpr(2.0**50)
+LEAST_VALUE_SCALE: tl.constexpr = tl.constexpr(2.0**-24)
 LARGEST_VALUE_SCALE: tl.constexpr = tl.constexpr(2.0**66)
 _ROUNDER: tl.constexpr = tl.constexpr(12582912.0)  # x + this - this: x rounded to a whole number, |x| < 2^22
 
 
 @triton.jit
-def quantize_tile(values, LARGEST_SCALE: tl.constexpr = LARGEST_VALUE_SCALE, NATIVE: tl.constexpr = True):
+def quantize_tile(
+    values, LARGEST_SCALE: tl.constexpr = LARGEST_VALUE_SCALE, LEAST_SCALE: tl.constexpr = LEAST_VALUE_SCALE,
+    NATIVE: tl.constexpr = True,
+):
     """(e4m3 codes, float32 scale) of a float32 tile that is one whole block of a head: values = codes * scale.
 
     The epilogue of a projection calls it on 128 tokens of one head, all of its width; numbers that are not there are 0.
-    LARGEST_SCALE: LARGEST_SCORE_SCALE for Q and K. NATIVE: the GPU casts to e4m3, sm_89 and later.
+    LARGEST_SCALE, LEAST_SCALE: LARGEST_SCORE_SCALE and LEAST_SCORE_SCALE for Q and K. NATIVE: the GPU casts to e4m3, sm_89 and later.
     """
     largest = tl.max(tl.abs(values))
-    scale = scale_of(largest, 1.0, LARGEST_SCALE)
+    scale = scale_of(largest, 1.0, LARGEST_SCALE, LEAST_SCALE)
     return codes_of(values * reciprocal_of(scale, largest), NATIVE), scale
 
 
 @triton.jit
-def scale_of(largest, UNIT: tl.constexpr, LARGEST_SCALE: tl.constexpr):
+def scale_of(largest, UNIT: tl.constexpr, LARGEST_SCALE: tl.constexpr, LEAST_SCALE: tl.constexpr):
     """The scale of a block whose largest number is `largest`, counted in UNIT."""
     scale = tl.div_rn(largest, LARGEST)
     scale = tl.minimum(tl.maximum(scale, LEAST_SCALE / UNIT), LARGEST_SCALE / UNIT)

@@ -10,7 +10,13 @@ stretch of memory of its own, so that no order of reading costs anything.
 import triton
 import triton.language as tl
 
-from attn_backends.backends.fp8.quantize.codes import LARGEST_VALUE_SCALE, reciprocal_of, scale_of, word_of
+from attn_backends.backends.fp8.quantize.codes import (
+    LARGEST_VALUE_SCALE,
+    LEAST_VALUE_SCALE,
+    reciprocal_of,
+    scale_of,
+    word_of,
+)
 from attn_backends.backends.fp8.quantize.sequences import load_block
 
 WORDS: tl.constexpr = tl.constexpr(32)  # of a block, in each column
@@ -41,7 +47,7 @@ def quantize_columns(
         f2 = x2.to(tl.float32)
         f3 = x3.to(tl.float32)
         largest = tl.max(tl.maximum(tl.maximum(tl.abs(f0), tl.abs(f1)), tl.maximum(tl.abs(f2), tl.abs(f3))))
-        scale = scale_of(largest, 1.0, LARGEST_VALUE_SCALE)
+        scale = scale_of(largest, 1.0, LARGEST_VALUE_SCALE, LEAST_VALUE_SCALE)
         reciprocal = reciprocal_of(scale, largest)
         words = word_of(f0 * reciprocal, f1 * reciprocal, f2 * reciprocal, f3 * reciprocal, NATIVE)
         store_columns(target, row_stride, block, words, D)
@@ -76,6 +82,6 @@ def key_at(place, PERMUTE: tl.constexpr):
 @triton.jit
 def store_columns(target, row_stride, block, words, D: tl.constexpr):
     """Words [32, D] as [D, 32]."""
-    columns = tl.arange(0, D)
+    columns = tl.arange(0, D).to(tl.int64)
     corner = target + block * WORDS
     tl.store(corner + (columns[:, None] * row_stride + tl.arange(0, WORDS)[None, :]), tl.trans(words))

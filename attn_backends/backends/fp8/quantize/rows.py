@@ -8,7 +8,13 @@ Shapes: x [128, D], R [D, D].
 import triton
 import triton.language as tl
 
-from attn_backends.backends.fp8.quantize.codes import LARGEST_SCORE_SCALE, codes_of, reciprocal_of, scale_of
+from attn_backends.backends.fp8.quantize.codes import (
+    LARGEST_SCORE_SCALE,
+    LEAST_SCORE_SCALE,
+    codes_of,
+    reciprocal_of,
+    scale_of,
+)
 from attn_backends.backends.fp8.quantize.rotation import ENTRY, in_register_order, rotation
 from attn_backends.backends.fp8.quantize.sequences import BLOCK, block_pointers, load_block
 
@@ -44,7 +50,7 @@ def quantize_rows(
             y1, y3 = y1 + y3, y1 - y3
             largest = tl.maximum(tl.max(tl.abs(y0)), tl.max(tl.abs(y1)))
             largest = tl.maximum(largest, tl.maximum(tl.max(tl.abs(y2)), tl.max(tl.abs(y3))))
-        scale = scale_of(largest, UNIT, LARGEST_SCORE_SCALE)
+        scale = scale_of(largest, UNIT, LARGEST_SCORE_SCALE, LEAST_SCORE_SCALE)
         factor = reciprocal_of(scale, largest)
         store_part(target, target_strides, block, rows, 0, end, codes_of(y0 * factor, NATIVE), WIDTH, ROTATE, CHECKED)
         if PARTS > 1:

@@ -13,7 +13,7 @@ from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma_wait
 
 from attn_backends.backends.fp8.hopper.kernel.products import multiply_keys, multiply_part, operand, packed, queries_of
 from attn_backends.backends.fp8.hopper.kernel.registers import by_row, pinned
-from attn_backends.backends.fp8.hopper.kernel.scales import ratio_of
+from attn_backends.backends.fp8.hopper.kernel.scales import oriented, ratio_of, unit_of
 from attn_backends.backends.fp8.hopper.kernel.softmax import MINUS_INF, weigh
 from attn_backends.backends.hopper.kernel.schedule import visible_keys
 from attn_backends.backends.hopper.kernel.softmax import hide
@@ -43,21 +43,20 @@ def walk_one_by_one(
         masked = 1
     key = (steps - 1) * traits.KEYS
     scale = k_scales.at(k_scale, key, traits)
-    unit = v_scales.at(v_scale, key, traits)
+    unit = unit_of(v_scales.at(v_scale, key, traits))
     ratio = ratio_of(unit, unit)
     for step in range(done, done + steps):
         next_key = gl.maximum(key - traits.KEYS, 0)
         next_scale = k_scales.at(k_scale, next_key, traits)
-        next_unit = v_scales.at(v_scale, next_key, traits)
+        next_unit = unit_of(v_scales.at(v_scale, next_key, traits))
         await_turn(turns, step, TILE, traits)
         scores = warpgroup_mma_wait(0, [multiply_keys(q, keys, step, traits)])
         yield_turn(turns, TILE, traits)
         keys.release(step)
+        scores, factored = oriented(scores, scale * factor, traits)
         if step - done < masked:
             scores = hide(scores, last_visible, key)
-        weights, top, total, fade = weigh(
-            scores, top, total, scale * factor, traits.CAUSAL or not traits.EVEN_K
-        )
+        weights, top, total, fade = weigh(scores, top, total, factored, traits.CAUSAL or not traits.EVEN_K)
         p = operand(packed(weights, traits), traits)
         fade = by_row(fade * ratio, left)
         values.wait_full(step)

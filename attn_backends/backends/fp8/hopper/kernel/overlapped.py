@@ -20,7 +20,7 @@ from attn_backends.backends.fp8.hopper.kernel.products import (
     queries_of,
 )
 from attn_backends.backends.fp8.hopper.kernel.registers import by_row, pinned
-from attn_backends.backends.fp8.hopper.kernel.scales import ratio_of
+from attn_backends.backends.fp8.hopper.kernel.scales import oriented, ratio_of, unit_of
 from attn_backends.backends.fp8.hopper.kernel.softmax import MINUS_INF, weigh
 from attn_backends.backends.hopper.kernel.schedule import visible_keys
 from attn_backends.backends.hopper.kernel.softmax import hide
@@ -41,7 +41,7 @@ def walk(
     MASKED: gl.constexpr = traits.CAUSAL or not traits.EVEN_K
     first_key = (steps - 1) * traits.KEYS
     scale = k_scales.at(k_scale, first_key, traits) * factor
-    unit = v_scales.at(v_scale, first_key, traits)
+    unit = unit_of(v_scales.at(v_scale, first_key, traits))
     q = queries_of(queries, turn * traits.Q_TILES + TILE, traits)
     o = gl.zeros([traits.ROWS, traits.HEAD_DIM], gl.float32, traits.out_layout())
     top = gl.full([traits.ROWS], MINUS_INF, gl.float32, rows)
@@ -55,6 +55,7 @@ def walk(
             await_turn(turns, done, TILE, traits)
             scores = warpgroup_mma_wait(0, [multiply_keys(q, keys, done, traits)])
             keys.release(done)
+            scores, scale = oriented(scores, scale, traits)
             weights, top, total, _fade = weigh(hide(scores, last_visible, first_key), top, total, scale, True)
             o = warpgroup_mma_wait(
                 0, [multiply_values(operand(packed(weights, traits), traits), o, values, done, traits)]
@@ -66,7 +67,7 @@ def walk(
             first_key -= traits.KEYS
             scale = k_scales.at(k_scale, first_key, traits) * factor
             before = unit
-            unit = v_scales.at(v_scale, first_key, traits)
+            unit = unit_of(v_scales.at(v_scale, first_key, traits))
             ratio = ratio_of(before, unit)
     await_turn(turns, done, TILE, traits)
     scores = warpgroup_mma_wait(0, [multiply_keys(q, keys, done, traits)])
@@ -74,7 +75,8 @@ def walk(
     keys.release(done)
     next_key = gl.maximum(first_key - traits.KEYS, 0)
     next_scale = k_scales.at(k_scale, next_key, traits)
-    next_unit = v_scales.at(v_scale, next_key, traits)
+    next_unit = unit_of(v_scales.at(v_scale, next_key, traits))
+    scores, scale = oriented(scores, scale, traits)
     if MASKED:
         scores = hide(scores, last_visible, first_key)
     weights, top, total, fade = weigh(scores, top, total, scale, MASKED)
@@ -88,7 +90,7 @@ def walk(
         unit = next_unit
         next_key = gl.maximum(next_key - traits.KEYS, 0)
         next_scale = k_scales.at(k_scale, next_key, traits)
-        next_unit = v_scales.at(v_scale, next_key, traits)
+        next_unit = unit_of(v_scales.at(v_scale, next_key, traits))
         codes, o, fade, top, total = advance(
             TILE, q, codes, o, fade, top, total, keys, values, turns, done + step, scale, ratio, traits
         )
@@ -107,6 +109,7 @@ def advance(TILE: gl.constexpr, q, codes, o, fade, top, total, keys, values, tur
     yield_turn(turns, TILE, traits)
     scores = warpgroup_mma_wait(1, [scores])
     keys.release(step)
+    scores, scale = oriented(scores, scale, traits)
     weights, top, total, next_fade = weigh(scores, top, total, scale, False)
     next_fade = next_fade * ratio
     if traits.LATE_WAIT:

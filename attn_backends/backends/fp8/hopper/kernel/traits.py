@@ -11,9 +11,10 @@ class Traits:
 
     BLOCK        tokens that share a scale
     TWO_LEVEL    each step's product with V starts from zero and is added in float32; else it goes on in the unit, which
-                 keeps about 22 bits of a sum
+                 keeps about eleven bits of a sum
     PARTS        0: scores of a step beside the product of the one before; 1 or 2: one after the other, the product in so many
                  parts, where there are no registers for scores, output and product
+    SIGNED       whether scales may be negative
     LATE_WAIT    whether that product may run until the weights behind it are known
     """
 
@@ -30,11 +31,12 @@ class Traits:
     DYNAMIC: gl.constexpr
     PARTS: gl.constexpr
     LATE_WAIT: gl.constexpr
+    SIGNED: gl.constexpr
 
     @gluon.constexpr_function
     def __init__(
         self, HEAD_DIM, ROWS, Q_TILES, KEYS, BLOCK, CAUSAL, EVEN_K, TWO_LEVEL, Q_REGISTERS, PING_PONG, DYNAMIC,
-        PARTS, LATE_WAIT,
+        PARTS, LATE_WAIT, SIGNED,
     ):  # fmt: skip
         self.HEAD_DIM = gl.constexpr(HEAD_DIM)
         self.ROWS = gl.constexpr(ROWS)
@@ -49,6 +51,7 @@ class Traits:
         self.DYNAMIC = gl.constexpr(DYNAMIC)
         self.PARTS = gl.constexpr(PARTS)
         self.LATE_WAIT = gl.constexpr(LATE_WAIT)
+        self.SIGNED = gl.constexpr(SIGNED)
 
     @gluon.constexpr_function
     def scores_layout(self):
