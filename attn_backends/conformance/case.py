@@ -21,6 +21,7 @@ FORMATS = {"dense": "", "scaled-fp8-e4m3": "e4m3", "scaled-fp8-e5m2": "e5m2", "s
 GRANULARITIES = {"per_tensor": "tensor", "per_head": "head", "per_channel": "channel", "per_token_head": "token",
                  "block": "block", "none": ""}  # fmt: skip
 MEMORIES = ("contiguous", "head_major", "row_padded", "row_step2", "last_dim_step2", "fused", "odd_unit_strides")
+ODD_BLOCK, EVEN_BLOCK = 24, 128  # tokens per descale: no tile of a kernel; for those whose `check` takes no other
 VALUES = ("randn", "small", "large", "offset")  # N(0, 1); 0.02 N(0, 1); 32 N(0, 1); N(0, 1) + 3
 
 
@@ -48,6 +49,7 @@ class Case:
     v_format: str = "dense"
     granularity: str = "none"  # of q and k, and of v unless `granularity_v` says otherwise
     granularity_v: str | None = None
+    scale_block: int = ODD_BLOCK  # tokens per descale under granularity `block`
     causal: bool = False
     top_left: bool = False
     left: int = -1
@@ -123,7 +125,8 @@ def _format_words(c: Case) -> list[str]:
         if value != "dense"
     ]
     spread = "x".join(GRANULARITIES[word] for word in (c.granularity, c.granularity_v) if word)
-    return [*stored, f"g{spread}"] if stored else []
+    block = "" if c.scale_block == ODD_BLOCK else f"per{c.scale_block}"
+    return [*stored, f"g{spread}", block] if stored else []
 
 
 def _blocks(c: Case) -> str:
@@ -190,6 +193,7 @@ _NUMBERED: tuple[tuple[str, tuple[str, ...], Any], ...] = (
     (r"s(\d+)x(\d+)", ("seq_q", "seq_k"), int),
     (r"d(\d+)x(\d+)", ("head_dim", "head_dim_v"), int),
     (r"page(\d+)", ("page_size",), int),
+    (r"per(\d+)", ("scale_block",), int),
     (r"left(\d+)", ("left",), int),
     (r"right(\d+)", ("right",), int),
     (r"cap([\d.e+]+)", ("softcap",), float),

@@ -13,7 +13,6 @@ from attn_backends.request import Request
 from attn_backends.strides import stride_class
 
 BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-SCALE_BLOCK = 24  # tokens per descale under granularity `block`; no tile of a kernel
 ALIGNMENT_CAP = 16  # the host looks no further
 
 
@@ -80,7 +79,7 @@ def _formats(case: Case) -> dict[str, Any]:
         fields[f"{name}_format"] = getattr(case, f"{name}_format")
         fields[f"{name}_granularity"] = case.granularity_of(name)
     if "block" in fields.values():
-        fields["scale_block"] = SCALE_BLOCK
+        fields["scale_block"] = case.scale_block
     return fields
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 
 from attn_backends.conformance.case import Case
-from attn_backends.conformance.case_request import SCALE_BLOCK
 from attn_backends.conformance.drawing import SCALES, generator
 from attn_backends.quantization import RANGES
 
@@ -35,7 +34,7 @@ def codes_of(case: Case, name: str, values: torch.Tensor) -> Codes:
     dtype = DTYPES[getattr(case, f"{name}_format")]
     scale = _scale(case, name, tuple(values.shape), dtype)
     low, high = RANGES[str(dtype).removeprefix("torch.")]
-    numbers = (values / _spread(scale, case.granularity_of(name), values.shape[1])).clamp(low, high)
+    numbers = (values / _spread(scale, case.granularity_of(name), values.shape[1], case.scale_block)).clamp(low, high)
     return Codes(dtype=dtype, numbers=numbers.round() if dtype == torch.int8 else numbers, scale=scale)
 
 
@@ -47,7 +46,7 @@ def _scale(case: Case, name: str, sizes: tuple[int, ...], dtype: torch.dtype) ->
         "per_head": (batch, heads) if case.seed % 2 else (heads,),
         "per_channel": (heads, width),
         "per_token_head": (batch, tokens, heads),
-        "block": (batch, heads, -(-tokens // SCALE_BLOCK)),
+        "block": (batch, heads, -(-tokens // case.scale_block)),
     }
     size = SCALES[case.values] * (6.0 if case.values == "offset" else 3.0)
     base = size / 127.0 if dtype == torch.int8 else size
@@ -55,7 +54,7 @@ def _scale(case: Case, name: str, sizes: tuple[int, ...], dtype: torch.dtype) ->
     return base * torch.exp2(2.0 * drawn - 1.0)
 
 
-def _spread(scale: torch.Tensor, granularity: str, tokens: int) -> torch.Tensor:
+def _spread(scale: torch.Tensor, granularity: str, tokens: int, block: int) -> torch.Tensor:
     """The scale as it multiplies [B, S, H, W]."""
     scale = scale.to(torch.float64)
     if granularity == "per_tensor":
@@ -66,5 +65,5 @@ def _spread(scale: torch.Tensor, granularity: str, tokens: int) -> torch.Tensor:
         return scale.reshape(1, 1, *scale.shape)
     if granularity == "per_token_head":
         return scale.unsqueeze(-1)
-    by_token = scale[:, :, torch.arange(tokens) // SCALE_BLOCK]
+    by_token = scale[:, :, torch.arange(tokens) // block]
     return by_token.transpose(1, 2).unsqueeze(-1)

@@ -16,7 +16,7 @@ import torch
 
 from attn_backends.block_mask import BlockMask
 from attn_backends.conformance.case import Case
-from attn_backends.conformance.case_request import SCALE_BLOCK, kv_dtype, natural_out_dtype
+from attn_backends.conformance.case_request import kv_dtype, natural_out_dtype
 from attn_backends.conformance.codes import codes_of
 from attn_backends.conformance.drawing import Logical, draw, generator
 from attn_backends.conformance.lengths import pages_of, phase_of, tail_rows
@@ -107,7 +107,7 @@ def _plain_arguments(case: Case) -> dict[str, Any]:
     for name in "qkv":
         if getattr(case, f"{name}_format") != "dense":
             given[f"{name}_granularity"] = case.granularity_of(name)
-    return given | ({"scale_block": SCALE_BLOCK} if "block" in case.granularities else {})
+    return given | ({"scale_block": case.scale_block} if "block" in case.granularities else {})
 
 
 def bias_dtype(case: Case) -> torch.dtype:

@@ -153,7 +153,8 @@ def _numerics(manifest: Manifest, policy: Policy) -> tuple[Reason, ...]:
         return ()
     want = "{" + ", ".join(sorted(policy.numerics)) + "}"
     text = f"numerics {manifest.numerics} is not allowed here, only {want}"
-    hint = f'Policy(numerics={{"exact", "{manifest.numerics}"}}) allows it'
+    allowed = ", ".join(f'"{one}"' for one in sorted({*policy.numerics, manifest.numerics}))
+    hint = f"Policy(numerics={{{allowed}}}) allows it"
     return (Reason("numerics", "numerics", manifest.numerics, want, text, manifest.label, hint),)
 
 

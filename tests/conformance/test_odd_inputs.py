@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from attn_backends.conformance.canonical import canonical
-from attn_backends.conformance.case import Case, parse
-from attn_backends.conformance.case_request import SCALE_BLOCK, request_of
+from attn_backends.conformance.case import ODD_BLOCK, Case, parse
+from attn_backends.conformance.case_request import request_of
 from attn_backends.conformance.checks.seen import seen_keys
 from attn_backends.conformance.drawing import draw
 from attn_backends.conformance.inputs import make_inputs, store
@@ -105,8 +105,8 @@ def test_k_and_v_may_be_scaled_each_in_its_own_way():
 
 def test_blocks_of_scales_are_no_tile():
     """No kernel's tile: neither a power of two nor a multiple of 16."""
-    assert SCALE_BLOCK % 16
-    assert SCALE_BLOCK & (SCALE_BLOCK - 1)
+    assert ODD_BLOCK % 16
+    assert ODD_BLOCK & (ODD_BLOCK - 1)
 
 
 @pytest.mark.parametrize(("seed", "poison"), [(0, math.isnan), (1, math.isinf)])
@@ -115,3 +115,17 @@ def test_poison_is_nan_or_infinite(seed, poison):
     inputs = make_inputs(PLAIN.replace(batch=4, ragged=True, seed=seed))
     behind = inputs.k[2]  # a sequence without keys
     assert all(poison(x) for x in behind.flatten().tolist())
+
+
+def test_a_block_that_check_takes_is_tried_where_it_takes_no_other():
+    """`fp8` has tiles of 128 tokens: its cases of `block` have that block, and their ids say so and are read back."""
+    from attn_backends import Device
+    from attn_backends.conformance.plan import plan
+    from attn_backends.registry.registry import default_registry
+
+    made = plan(default_registry().snapshot().get("fp8"), "full", Device.pretend("h200"))
+    blocked = [item.case for item in made.items if "block" in item.case.granularities and item.check == "oracle"]
+    assert blocked
+    assert {case.scale_block for case in blocked} == {128}
+    assert all("per128" in case.id.split("-") and parse(case.id) == case for case in blocked)
+    assert not [one for one in made.uncovered if "block" in str(one)]
