@@ -38,7 +38,7 @@ def launch_forward(
     attention_forward[(blocks,)](
         describe(q, ROWS), describe(k, config.keys), describe(v, config.keys), describe(out, ROWS),
         lse, counter, lse.stride(0), lse.stride(1), scale * LOG2_E,
-        batch, heads, heads // kv_heads, seq_q, seq_k, sweep_of(config, k, batch * heads, heads // kv_heads),
+        batch, heads, heads // kv_heads, seq_q, seq_k, sweep_of(config.sweep_bytes, k, batch * heads, heads // kv_heads),
         CAUSAL=causal, EVEN_K=seq_k % config.keys == 0, **constants_of(config),
     )  # fmt: skip
 
@@ -80,12 +80,12 @@ def constants_of(config: Config) -> dict[str, Any]:
     }
 
 
-def sweep_of(config: Config, k: torch.Tensor, sequences: int, gqa_ratio: int) -> int:
+def sweep_of(sweep_bytes: int, k: torch.Tensor, sequences: int, gqa_ratio: int) -> int:
     """How many heads to work on at a time: as many as have K and V in the L2 cache together, in sweeps of one size."""
-    if not config.sweep_bytes:
+    if not sweep_bytes:
         return 1
     per_group = 2 * k.shape[2] * k.shape[3] * k.element_size()
-    most = max(1, config.sweep_bytes // per_group) * gqa_ratio
+    most = max(1, sweep_bytes // per_group) * gqa_ratio
     sweeps = -(-sequences // most)
     return -(-sequences // sweeps)
 

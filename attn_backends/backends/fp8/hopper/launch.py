@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attn_backends.backends.fp8.hopper.configs import BLOCK, ROWS, Config, config_for
 from attn_backends.backends.fp8.hopper.descriptors import describe
 from attn_backends.backends.fp8.hopper.kernel.forward import attention_forward
-from attn_backends.backends.hopper.launch import LOG2_E, WARPS, counter_of, multiprocessors
+from attn_backends.backends.hopper.launch import LOG2_E, WARPS, counter_of, multiprocessors, sweep_of
 
 if TYPE_CHECKING:
     import torch
@@ -37,7 +37,7 @@ def launch_forward(
         describe(out, ROWS, width // max(config.parts, 1)), lse, counter_of(q.device) if config.dynamic else None,
         operands.q_scale, operands.k_scale, operands.v_scale, lse.stride(0), lse.stride(1),
         *operands.q_scale.stride(), *operands.k_scale.stride(), *operands.v_scale.stride(), scale * LOG2_E,
-        batch, heads, heads // kv_heads, seq_q, seq_k, sweep_of(config, k, batch * heads, heads // kv_heads),
+        batch, heads, heads // kv_heads, seq_q, seq_k, sweep_of(config.sweep_bytes, k, batch * heads, heads // kv_heads),
         CAUSAL=causal, EVEN_K=seq_k % config.keys == 0, SIGNED=operands.signed, **constants_of(config),
     )  # fmt: skip
 
@@ -61,16 +61,6 @@ def constants_of(config: Config) -> dict[str, Any]:
         "num_warps": WARPS,
         "maxnreg": config.max_registers,
     }
-
-
-def sweep_of(config: Config, k: torch.Tensor, sequences: int, gqa_ratio: int) -> int:
-    """How many heads to work on at a time: as many as have K and V in the L2 cache together, in sweeps of one size."""
-    if not config.sweep_bytes:
-        return 1
-    per_group = 2 * k.shape[2] * k.shape[3]
-    most = max(1, config.sweep_bytes // per_group) * gqa_ratio
-    sweeps = -(-sequences // most)
-    return -(-sequences // sweeps)
 
 
 def chosen(head_dim: int, causal: bool) -> Config:

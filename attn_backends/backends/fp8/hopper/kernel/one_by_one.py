@@ -12,7 +12,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma_wait
 
 from attn_backends.backends.fp8.hopper.kernel.products import multiply_keys, multiply_part, operand, packed, queries_of
-from attn_backends.backends.fp8.hopper.kernel.registers import by_row, pinned
+from attn_backends.backends.fp8.hopper.kernel.registers import by_row, last_visible_keys, pinned
 from attn_backends.backends.fp8.hopper.kernel.scales import oriented, ratio_of, unit_of
 from attn_backends.backends.fp8.hopper.kernel.softmax import MINUS_INF, weigh
 from attn_backends.backends.hopper.kernel.schedule import visible_keys
@@ -27,10 +27,7 @@ def walk_one_by_one(
 ):  # fmt: skip
     """(parts of o, unit, m, l) of a query tile; one step after the other, the warpgroups beside each other."""
     rows: gl.constexpr = gl.SliceLayout(1, traits.scores_layout())
-    last_visible = gl.zeros([traits.ROWS], gl.int32, rows) + (sizes.seq_k - 1)
-    if traits.CAUSAL:
-        seen_by = first_row + gl.arange(0, traits.ROWS, rows) + (sizes.seq_k - sizes.seq_q)
-        last_visible = gl.minimum(last_visible, seen_by)
+    last_visible = last_visible_keys(first_row, sizes, traits)
     q = queries_of(queries, turn * traits.Q_TILES + TILE, traits)
     left = gl.zeros([traits.ROWS, traits.columns()], gl.float32, traits.out_layout())
     right = gl.zeros_like(left)

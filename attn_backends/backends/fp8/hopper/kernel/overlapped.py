@@ -19,7 +19,7 @@ from attn_backends.backends.fp8.hopper.kernel.products import (
     packed,
     queries_of,
 )
-from attn_backends.backends.fp8.hopper.kernel.registers import by_row, pinned
+from attn_backends.backends.fp8.hopper.kernel.registers import by_row, last_visible_keys, pinned
 from attn_backends.backends.fp8.hopper.kernel.scales import oriented, ratio_of, unit_of
 from attn_backends.backends.fp8.hopper.kernel.softmax import MINUS_INF, weigh
 from attn_backends.backends.hopper.kernel.schedule import visible_keys
@@ -34,10 +34,7 @@ def walk(
 ):  # fmt: skip
     """(o, y, r, unit, m, l) of a query tile after `steps` steps of keys, last to first; y is still being computed."""
     rows: gl.constexpr = gl.SliceLayout(1, traits.scores_layout())
-    last_visible = gl.zeros([traits.ROWS], gl.int32, rows) + (sizes.seq_k - 1)
-    if traits.CAUSAL:
-        seen_by = first_row + gl.arange(0, traits.ROWS, rows) + (sizes.seq_k - sizes.seq_q)
-        last_visible = gl.minimum(last_visible, seen_by)
+    last_visible = last_visible_keys(first_row, sizes, traits)
     MASKED: gl.constexpr = traits.CAUSAL or not traits.EVEN_K
     first_key = (steps - 1) * traits.KEYS
     scale = k_scales.at(k_scale, first_key, traits) * factor
