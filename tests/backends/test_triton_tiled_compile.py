@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,6 +70,20 @@ def test_sm_90_multiplies_from_shared_memory_and_loads_through_descriptors() -> 
         (kernel, width, width) for kernel in ("forward", "keys", "queries") for width in (64, 128, 256)
     }
     assert all(line["HGMMA"] > 0 and line["UTMALDG"] > 0 for line in lines), lines
+
+
+MOST_VARIANTS = 200
+
+
+def test_the_suite_makes_triton_compile_few_kernels(tmp_path: Path) -> None:
+    """All items of level `full` on an H200 together: what is not hot shares kernels, whatever its widths and features."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "tests.backends.triton_tiled_variants", str(tmp_path / "site")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert set(found) == {"attention_forward", "row_terms", "key_gradients", "query_gradients", "bias_gradients"}
+    assert sum(found.values()) <= MOST_VARIANTS, found
 
 
 def test_amd_compiles() -> None:

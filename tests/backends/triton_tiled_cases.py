@@ -121,6 +121,40 @@ CASES: dict[str, Case] = {
         },
         settings={"causal": True},
     ),
+    # Rows of 24 numbers are no multiple of 16: for the portable kernels.
+    "any memory": Case(shape=(2, 33, 47, 2, 1, 24, 24)),
+    "any memory, window, softcap, sinks": Case(
+        shape=(2, 47, 33, 4, 2, 24, 8),
+        extras=lambda g: {"sinks": torch.randn(4, generator=g)},
+        settings={"window_left": 10, "window_right": 3, "softcap": 2.0, "softmax_scale": -0.3},
+    ),
+    "any memory, top left, alibi": Case(
+        shape=(2, 33, 47, 2, 1, 24, 24),
+        layout="bhsd",
+        extras=lambda g: {"alibi_slopes": torch.rand(2, 2, generator=g)},
+        settings={"causal": True, "causal_alignment": "top_left"},
+    ),
+    "any memory, packed": Case(
+        packed=((0, 5, 5, 40), (0, 7, 20, 53)), settings={"causal": True}, shape=(0, 0, 0, 4, 2, 24, 24)
+    ),
+    "any memory, lengths, float mask, dropout": Case(
+        shape=(2, 40, 40, 2, 1, 24, 24),
+        extras=lambda g: {"seq_lens": _ints(7, 40), "attn_mask": torch.randn(2, 1, 40, generator=g)},
+        settings={"grad_bias": True, "dropout_p": 0.3, "dropout_seed": 2**40 + 17},
+    ),
+    "any memory, block mask": Case(
+        shape=(1, 40, 40, 2, 1, 24, 24),
+        extras=lambda g: {"block_mask": BlockMask(torch.rand(1, 2, 4, 4, generator=g) > 0.5, 10)},
+    ),
+    "any memory, block mask with a mask inside": Case(
+        shape=(2, 40, 50, 2, 1, 24, 24),
+        extras=lambda g: {
+            "block_mask": BlockMask(
+                torch.rand(1, 1, 2, 3, generator=g) > 0.4, (20, 18), torch.rand(40, 50, generator=g) > 0.3
+            )
+        },
+        settings={"causal": True},
+    ),
 }
 
 

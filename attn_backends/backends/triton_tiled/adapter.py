@@ -16,7 +16,7 @@ from attn_backends.backends.triton_tiled.gradients import (
     launch_rows,
 )
 from attn_backends.backends.triton_tiled.launch import launch_forward
-from attn_backends.backends.triton_tiled.operands import operands_of, shape_of
+from attn_backends.backends.triton_tiled.operands import operands_of, rows_like
 from attn_backends.call import Grads
 
 if TYPE_CHECKING:
@@ -39,16 +39,17 @@ class Saved:
 def run(call: Call) -> None:
     """Write call.out and, where asked, call.lse."""
     operands = operands_of(call)
-    if not call.needs_backward:
-        launch_forward(call, operands, call.lse)
-        return
-    lse = _rows_like(call) if call.lse is None else call.lse
-    tops = (torch.empty_like(lse), torch.empty_like(lse)) if operands.flags["BIAS"] else None
     narrow = call.out.element_size() < call.q.element_size()
     whole = dataclasses.replace(call, out=torch.empty_like(call.out, dtype=call.q.dtype)) if narrow else call
+    lse = rows_like(call) if call.needs_backward and call.lse is None else call.lse
+    tops = None
+    if call.needs_backward and lse is not None and operands.flags["BIAS"]:
+        tops = (torch.empty_like(lse), torch.empty_like(lse))
     launch_forward(whole, operands, lse, tops=tops)
     if narrow:
         call.out.copy_(whole.out)
+    if not call.needs_backward:
+        return
     call.saved = Saved(lse=lse if call.lse is None else None, tops=tops, out=whole.out if narrow else None)
 
 
@@ -77,10 +78,3 @@ def _unset(like: torch.Tensor, call: Call) -> torch.Tensor:
     """Room for a gradient: contiguous, and 0 where tokens may belong to no sequence."""
     ragged = call.cu_seqlens_q is not None or call.seq_lens is not None
     return (torch.zeros if ragged else torch.empty)(like.shape, dtype=like.dtype, device=like.device)
-
-
-def _rows_like(call: Call) -> torch.Tensor:
-    """Room for an LSE: [B, Hq, Sq], packed [Hq, Tq]."""
-    batch, heads, tokens, _width = shape_of(call.q, call.layout)
-    shape = (heads, tokens) if call.layout == "thd" else (batch, heads, tokens)
-    return torch.empty(shape, dtype=torch.float32, device=call.q.device)

@@ -16,31 +16,43 @@ import triton
 import triton.language as tl
 
 from attn_backends.backends.triton_tiled.philox import kept
+from attn_backends.backends.triton_tiled.present import SLOPES
 from attn_backends.backends.triton_tiled.scores import (
     HIDDEN,
     LOG2E,
     MINUS_INF,
+    before_softcap,
     hidden,
     score_tile,
-    softcap_slope,
     unit_of,
     weight_of,
 )
-from attn_backends.backends.triton_tiled.specialization import LENGTHS_AND_COUNTS, STRIDES_OF_ROWS
-from attn_backends.backends.triton_tiled.tile import first_row, load_rows, row_values, sequence_of, tile_pointers
+from attn_backends.backends.triton_tiled.specialization import LENGTHS_AND_COUNTS, READ_ONE_BY_ONE, family
+from attn_backends.backends.triton_tiled.tile import (
+    any_steps,
+    first_row,
+    keys_of,
+    load_rows,
+    pair_of,
+    queries_of,
+    row_steps,
+    row_values,
+    tile_pointers,
+    tile_steps,
+)
 from attn_backends.backends.triton_tiled.walk import query_stretches
 
 
-@triton.jit(do_not_specialize=LENGTHS_AND_COUNTS, do_not_specialize_on_alignment=STRIDES_OF_ROWS)
+@triton.jit(do_not_specialize=LENGTHS_AND_COUNTS, do_not_specialize_on_alignment=READ_ONE_BY_ONE)
 def key_gradients(
     q, k, v, d_out, norms, rests, delta, d_k, d_v, slopes, mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, tile_lists, tile_counts,
     starts_q, starts_k, lengths_k,
     q_strides, k_strides, v_strides, d_out_strides, norm_strides, delta_strides, d_k_strides, d_v_strides, slope_strides, tile_strides,
     num_kv_heads, gqa_ratio, longest_q, longest_k, head_dim, head_dim_v,
-    scale, softcap, inner_scale, left, right, dropout_seed, dropout_threshold, dropout_scale,
+    scale, softcap, inner_scale, left, right, bottom_right, present, dropout_seed, dropout_threshold, dropout_scale,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PACKED_Q: tl.constexpr, PACKED_K: tl.constexpr, LENGTHS: tl.constexpr,
-    LEFT: tl.constexpr, RIGHT: tl.constexpr, BOTTOM_RIGHT: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, PORTABLE: tl.constexpr, ALIGNED: tl.constexpr,
     SOFTCAP: tl.constexpr, BIAS: tl.constexpr, BOOL_MASK: tl.constexpr, BLOCK_MASK: tl.constexpr,
     INNER_MASK: tl.constexpr, ALIBI: tl.constexpr, DROPOUT: tl.constexpr,
     TMA: tl.constexpr, WIDE: tl.constexpr, PADDED_D: tl.constexpr, PADDED_DV: tl.constexpr,
@@ -51,17 +63,35 @@ def key_gradients(
 
     Wide heads take two launches, one per gradient: both accumulators at once leave no registers for the tiles.
     """
+    if PORTABLE:
+        q_strides = tile_steps(q_strides, ALIGNED)
+        k_strides = tile_steps(k_strides, ALIGNED)
+        v_strides = tile_steps(v_strides, ALIGNED)
+        d_out_strides = tile_steps(d_out_strides, ALIGNED)
+        d_k_strides = tile_steps(d_k_strides, ALIGNED)
+        d_v_strides = tile_steps(d_v_strides, ALIGNED)
+        mask_strides = any_steps(mask_strides)
+        block_strides = any_steps(block_strides)
+        inner_strides = any_steps(inner_strides)
+        block_sizes = pair_of(block_sizes)
+        slope_strides = pair_of(slope_strides)
+        tile_strides = any_steps(tile_strides)
+        norm_strides = row_steps(norm_strides)
+        delta_strides = row_steps(delta_strides)
+        if ALIGNED:
+            head_dim = head_dim // 16 * 16
+            head_dim_v = head_dim_v // 16 * 16
     tiles = tl.cdiv(longest_k, BLOCK_N)
     program = tl.program_id(0)
     tile = program % tiles
     kv_head = program // tiles % num_kv_heads
     batch = program // tiles // num_kv_heads
-    first_q, seq_q = sequence_of(batch, starts_q, starts_q, longest_q, PACKED_Q, False)
-    first_k, seq_k = sequence_of(batch, starts_k, lengths_k, longest_k, PACKED_K, LENGTHS)
+    first_q, seq_q = queries_of(batch, starts_q, longest_q, present, PACKED_Q, PORTABLE)
+    first_k, seq_k = keys_of(batch, starts_k, lengths_k, longest_k, present, PACKED_K, LENGTHS, PORTABLE)
     start_k = tile * BLOCK_N
     if start_k >= seq_k:
         return
-    offset = seq_k - seq_q if BOTTOM_RIGHT else 0
+    offset = (seq_k - seq_q) * bottom_right
     keys = start_k + tl.arange(0, BLOCK_N)
     k_base = k if TMA else first_row(k, k_strides, batch, kv_head, first_k, PACKED_K)
     v_base = v if TMA else first_row(v, v_strides, batch, kv_head, first_k, PACKED_K)
@@ -81,6 +111,7 @@ def key_gradients(
     if WANT_V:
         grad_v = tl.zeros([BLOCK_N, BLOCK_DV], dtype=tl.float32)
     MASKED: tl.constexpr = BIAS or BOOL_MASK or BLOCK_MASK
+    ALL_CUT: tl.constexpr = MASKED or PORTABLE
     ENDS_CUT: tl.constexpr = LEFT or not EVEN_Q
     STEP: tl.constexpr = 1 if BLOCK_MASK else BLOCK_M
     for member in tl.range(0, gqa_ratio, disable_licm=True):
@@ -88,18 +119,20 @@ def key_gradients(
         q_base = q if TMA else first_row(q, q_strides, batch, head, first_q, PACKED_Q)
         d_out_base = d_out if TMA else first_row(d_out, d_out_strides, batch, head, first_q, PACKED_Q)
         slope = 0.0
-        if ALIBI:
+        if PORTABLE:
+            slope = tl.load(slopes + batch * slope_strides[0] + head * slope_strides[1], mask=(present & SLOPES) != 0, other=0.0)
+        elif ALIBI:
             slope = tl.load(slopes + batch * slope_strides[0] + head * slope_strides[1])
         if BLOCK_MASK:
             entry = batch * tile_strides[0] + head * tile_strides[1] + tile * tile_strides[2]
             listed = tl.load(tile_counts + entry)
             list_row = tile_lists + entry.to(tl.int64) * tile_strides[3]
         for stretch in tl.static_range(3):
-            if stretch == 1 or (not MASKED and ((stretch == 0 and RIGHT) or (stretch == 2 and ENDS_CUT))):
+            if stretch == 1 or (not ALL_CUT and ((stretch == 0 and RIGHT) or (stretch == 2 and ENDS_CUT))):
                 if BLOCK_MASK:
                     low = 0
                     high = listed
-                elif MASKED:
+                elif ALL_CUT:
                     low = begin
                     high = end
                 elif stretch == 0:
@@ -119,13 +152,13 @@ def key_gradients(
                     queries = start + tl.arange(0, BLOCK_M)
                     q_tile = load_rows(
                         q, q_base, q_strides, batch, head, first_q, start, seq_q, head_dim,
-                        BLOCK_M, BLOCK_D, TMA, PACKED_Q, WIDE, (stretch != 1 or MASKED), PADDED_D,
+                        BLOCK_M, BLOCK_D, TMA, PACKED_Q, WIDE, (stretch != 1 or ALL_CUT), PADDED_D,
                     )
                     d_out_tile = load_rows(
                         d_out, d_out_base, d_out_strides, batch, head, first_q, start, seq_q, head_dim_v,
-                        BLOCK_M, BLOCK_DV, TMA, PACKED_Q, WIDE, (stretch != 1 or MASKED), PADDED_DV,
+                        BLOCK_M, BLOCK_DV, TMA, PACKED_Q, WIDE, (stretch != 1 or ALL_CUT), PADDED_DV,
                     ).to(q_tile.dtype)
-                    if GUARD and (stretch == 2 or MASKED):
+                    if GUARD and (stretch == 2 or ALL_CUT):
                         q_tile = tl.where((queries < seq_q)[:, None], q_tile, 0.0)
                         d_out_tile = tl.where((queries < seq_q)[:, None], d_out_tile, 0.0)
                     norm = row_values(norms, norm_strides, batch, head, first_q, queries, seq_q, PACKED_Q)
@@ -134,17 +167,17 @@ def key_gradients(
                         rest = row_values(rests, norm_strides, batch, head, first_q, queries, seq_q, PACKED_Q)
                     row = row_values(delta, delta_strides, batch, head, first_q, queries, seq_q, PACKED_Q)
                     product = tl.dot(k_tile, q_tile.T, input_precision=PRECISION)
-                    if SOFTCAP or BIAS or ALIBI or (stretch != 1 or MASKED):
+                    if SOFTCAP or BIAS or ALIBI or (stretch != 1 or ALL_CUT):
                         scores = score_tile(
                             product, queries[None, :], keys[:, None], mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, batch, head, slope, seq_q, seq_k, offset,
                             left, right, scale, softcap, inner_scale, LEFT, RIGHT, SOFTCAP, BIAS, BOOL_MASK, BLOCK_MASK, INNER_MASK,
-                            ALIBI, (stretch != 1 or MASKED), FAST_TANH,
+                            ALIBI, (stretch != 1 or ALL_CUT), FAST_TANH, present, PORTABLE,
                         )
                         if BIAS:
                             p = weight_of(scores - norm[None, :], rest[None, :], BIAS)
                         else:
                             p = weight_of(scores, norm[None, :], BIAS)
-                        if stretch != 1 or MASKED:
+                        if stretch != 1 or ALL_CUT:
                             p = tl.where(scores == MINUS_INF, HIDDEN, p)
                     else:
                         p = tl.exp2(product * (scale * LOG2E) - norm[None, :])
@@ -163,8 +196,8 @@ def key_gradients(
                             d_p = tl.where(keep, d_p * dropout_scale, 0.0)
                         d_s = p * (d_p - row[None, :])
                         if SOFTCAP:
-                            d_s = d_s * softcap_slope(product, inner_scale, FAST_TANH)
-                        if stretch != 1 or MASKED:
+                            d_s = before_softcap(d_s, product, inner_scale, present, FAST_TANH, PORTABLE)
+                        if stretch != 1 or ALL_CUT:
                             d_s = tl.where(hidden(p), 0.0, d_s)
                         grad_k = tl.dot(d_s.to(q_tile.dtype), q_tile, grad_k, input_precision=PRECISION)
 
@@ -179,3 +212,6 @@ def key_gradients(
         d_v_base = first_row(d_v, d_v_strides, batch, kv_head, first_k, PACKED_K)
         d_v_rows = tile_pointers(d_v_base, d_v_strides, start_k, BLOCK_N, BLOCK_DV, WIDE)
         tl.store(d_v_rows, grad_v.to(d_v.dtype.element_ty), mask=v_inside)
+
+
+KEYS = family(key_gradients)

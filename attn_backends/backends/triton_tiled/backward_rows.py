@@ -9,23 +9,29 @@ import triton
 import triton.language as tl
 
 from attn_backends.backends.triton_tiled.scores import LOG2E, MINUS_INF
-from attn_backends.backends.triton_tiled.specialization import LENGTHS_AND_COUNTS, STRIDES_OF_ROWS
-from attn_backends.backends.triton_tiled.tile import first_row, sequence_of, tile_pointers
+from attn_backends.backends.triton_tiled.specialization import LENGTHS_AND_COUNTS, READ_ONE_BY_ONE, family
+from attn_backends.backends.triton_tiled.tile import first_row, queries_of, row_steps, tile_pointers, tile_steps
 
 
-@triton.jit(do_not_specialize=LENGTHS_AND_COUNTS, do_not_specialize_on_alignment=STRIDES_OF_ROWS)
+@triton.jit(do_not_specialize=LENGTHS_AND_COUNTS, do_not_specialize_on_alignment=READ_ONE_BY_ONE)
 def row_terms(
     out, d_out, lse, d_lse, delta, sinks, sink_parts, starts_q,
     out_strides, d_out_strides, lse_strides, d_lse_strides, delta_strides,
-    num_q_heads, longest_q, head_dim_v,
+    num_q_heads, longest_q, head_dim_v, present, has_d_lse,
     BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr, PACKED_Q: tl.constexpr, SINKS: tl.constexpr,
-    D_LSE: tl.constexpr, WIDE: tl.constexpr,
+    D_LSE: tl.constexpr, WIDE: tl.constexpr, PORTABLE: tl.constexpr,
 ):
     """Grid: (tiles, heads, sequences). Writes delta [.., head, token] and a part of d sink per program."""
+    if PORTABLE:
+        out_strides = tile_steps(out_strides, False)
+        d_out_strides = tile_steps(d_out_strides, False)
+        lse_strides = row_steps(lse_strides)
+        d_lse_strides = row_steps(d_lse_strides)
+        delta_strides = row_steps(delta_strides)
     tile = tl.program_id(0)
     head = tl.program_id(1)
     batch = tl.program_id(2)
-    first, seq_q = sequence_of(batch, starts_q, starts_q, longest_q, PACKED_Q, False)
+    first, seq_q = queries_of(batch, starts_q, longest_q, present, PACKED_Q, PORTABLE)
     start = tile * BLOCK_M
     rows = start + tl.arange(0, BLOCK_M)
     columns = tl.arange(0, BLOCK_DV)
@@ -45,7 +51,8 @@ def row_terms(
     entry = 0 if PACKED_Q else batch
     at = (first + rows).to(tl.int64)
     if D_LSE:
-        row -= tl.load(d_lse + entry * d_lse_strides[0] + head * d_lse_strides[1] + at * d_lse_strides[2], mask=valid, other=0.0)
+        there = valid & (has_d_lse != 0) if PORTABLE else valid
+        row -= tl.load(d_lse + entry * d_lse_strides[0] + head * d_lse_strides[1] + at * d_lse_strides[2], mask=there, other=0.0)
     tl.store(delta + entry * delta_strides[0] + head * delta_strides[1] + at * delta_strides[2], row, mask=valid)
     if SINKS:
         sink = tl.load(sinks + head).to(tl.float32) * LOG2E
@@ -53,3 +60,6 @@ def row_terms(
         weight = tl.where(valid & (norm > MINUS_INF), tl.exp2(sink - norm), 0.0)
         part = tl.sum(tl.where(weight > 0.0, weight * row, 0.0), 0)
         tl.store(sink_parts + (batch * num_q_heads + head) * tl.num_programs(0) + tile, -part)
+
+
+ROWS = family(row_terms)

@@ -21,6 +21,7 @@ class Config:
     """Tile sizes and launch options of one kernel; `rows` of queries, `columns` of keys.
 
     arch .. last_arch, bytes, width, tma, aligned and extras say which calls the row serves: configs.toml has the words.
+    portable: one kernel for many widths, bands and memories.
     shared, spills: bytes of shared memory per block, and of spilled registers per thread; upper bounds over those calls.
     """
 
@@ -36,6 +37,7 @@ class Config:
     warps: int
     stages: int
     split: bool = False
+    portable: bool = False
     shared: int = 0
     spills: int = 0
 
@@ -88,3 +90,8 @@ def extras_of(features: Mapping[str, bool]) -> int:
 def padded(width: int) -> int:
     """The width of a tile for a head of this width: a power of two, at least 16."""
     return max(16, 1 << (width - 1).bit_length())
+
+
+def shared_width(width: int, width_v: int) -> int:
+    """The one width of all tiles of a portable kernel."""
+    return max(64, padded(width), padded(width_v))

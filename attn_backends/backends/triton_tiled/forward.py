@@ -18,22 +18,34 @@ import triton
 import triton.language as tl
 
 from attn_backends.backends.triton_tiled.philox import kept
+from attn_backends.backends.triton_tiled.present import SINK, SLOPES
 from attn_backends.backends.triton_tiled.scores import LN2, MINUS_INF, plain_scores, score_tile, unit_of, weight_of
-from attn_backends.backends.triton_tiled.specialization import LENGTHS_AND_COUNTS, STRIDES_OF_ROWS
-from attn_backends.backends.triton_tiled.tile import first_row, load_rows, sequence_of, store_rows, tile_pointers
+from attn_backends.backends.triton_tiled.specialization import LENGTHS_AND_COUNTS, READ_ONE_BY_ONE, family
+from attn_backends.backends.triton_tiled.tile import (
+    any_steps,
+    first_row,
+    keys_of,
+    load_rows,
+    pair_of,
+    queries_of,
+    row_steps,
+    store_rows,
+    tile_pointers,
+    tile_steps,
+)
 from attn_backends.backends.triton_tiled.walk import key_stretches
 
 
-@triton.jit(do_not_specialize=LENGTHS_AND_COUNTS, do_not_specialize_on_alignment=STRIDES_OF_ROWS)
+@triton.jit(do_not_specialize=LENGTHS_AND_COUNTS, do_not_specialize_on_alignment=READ_ONE_BY_ONE)
 def attention_forward(
     q, k, v, out, lse, sinks, slopes, mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, tile_lists, tile_counts, visits, tops, rests,
     starts_q, starts_k, lengths_k,
     q_strides, k_strides, v_strides, out_strides, lse_strides, top_strides, slope_strides, tile_strides,
     num_q_heads, gqa_ratio, longest_q, longest_k, head_dim, head_dim_v,
-    scale, softcap, inner_scale, left, right, dropout_seed, dropout_threshold, dropout_scale,
+    scale, softcap, inner_scale, left, right, bottom_right, present, dropout_seed, dropout_threshold, dropout_scale,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PACKED_Q: tl.constexpr, PACKED_K: tl.constexpr, LENGTHS: tl.constexpr,
-    LEFT: tl.constexpr, RIGHT: tl.constexpr, BOTTOM_RIGHT: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, PORTABLE: tl.constexpr, ALIGNED: tl.constexpr,
     SOFTCAP: tl.constexpr, BIAS: tl.constexpr, BOOL_MASK: tl.constexpr, BLOCK_MASK: tl.constexpr, INNER_MASK: tl.constexpr,
     ALIBI: tl.constexpr, SINKS: tl.constexpr, DROPOUT: tl.constexpr, NEGATE_Q: tl.constexpr,
     TMA: tl.constexpr, WIDE: tl.constexpr, PADDED_D: tl.constexpr, PADDED_DV: tl.constexpr,
@@ -41,6 +53,22 @@ def attention_forward(
     STORE_LSE: tl.constexpr, STORE_TOPS: tl.constexpr,
 ):
     """Grid: one program per (query tile, head, sequence), one-dimensional; the tile with the longest walk first."""
+    if PORTABLE:
+        q_strides = tile_steps(q_strides, ALIGNED)
+        k_strides = tile_steps(k_strides, ALIGNED)
+        v_strides = tile_steps(v_strides, ALIGNED)
+        out_strides = tile_steps(out_strides, ALIGNED)
+        mask_strides = any_steps(mask_strides)
+        block_strides = any_steps(block_strides)
+        inner_strides = any_steps(inner_strides)
+        block_sizes = pair_of(block_sizes)
+        slope_strides = pair_of(slope_strides)
+        tile_strides = any_steps(tile_strides)
+        lse_strides = row_steps(lse_strides)
+        top_strides = row_steps(top_strides)
+        if ALIGNED:
+            head_dim = head_dim // 16 * 16
+            head_dim_v = head_dim_v // 16 * 16
     tiles = tl.cdiv(longest_q, BLOCK_M)
     program = tl.program_id(0)
     tile = program % tiles
@@ -49,12 +77,12 @@ def attention_forward(
     if RIGHT:
         tile = tiles - 1 - tile
     kv_head = head // gqa_ratio
-    first_q, seq_q = sequence_of(batch, starts_q, starts_q, longest_q, PACKED_Q, False)
-    first_k, seq_k = sequence_of(batch, starts_k, lengths_k, longest_k, PACKED_K, LENGTHS)
+    first_q, seq_q = queries_of(batch, starts_q, longest_q, present, PACKED_Q, PORTABLE)
+    first_k, seq_k = keys_of(batch, starts_k, lengths_k, longest_k, present, PACKED_K, LENGTHS, PORTABLE)
     start_q = tile * BLOCK_M
     if start_q >= seq_q:
         return
-    offset = seq_k - seq_q if BOTTOM_RIGHT else 0
+    offset = (seq_k - seq_q) * bottom_right
     queries = start_q + tl.arange(0, BLOCK_M)
 
     q_base = q if TMA else first_row(q, q_strides, batch, head, first_q, PACKED_Q)
@@ -67,7 +95,9 @@ def attention_forward(
     if NEGATE_Q:
         q_tile = -q_tile
     slope = 0.0
-    if ALIBI:
+    if PORTABLE:
+        slope = tl.load(slopes + batch * slope_strides[0] + head * slope_strides[1], mask=(present & SLOPES) != 0, other=0.0)
+    elif ALIBI:
         slope = tl.load(slopes + batch * slope_strides[0] + head * slope_strides[1])
 
     begin, whole, cut, end = key_stretches(start_q, seq_q, seq_k, offset, left, right, BLOCK_M, BLOCK_N, LEFT, RIGHT)
@@ -81,14 +111,15 @@ def attention_forward(
         list_row = tile_lists + entry.to(tl.int64) * tile_strides[3]
 
     MASKED: tl.constexpr = BIAS or BOOL_MASK or BLOCK_MASK
+    ALL_CUT: tl.constexpr = MASKED or PORTABLE
     ENDS_CUT: tl.constexpr = LEFT or RIGHT or not EVEN_K
     STEP: tl.constexpr = 1 if BLOCK_MASK else BLOCK_N
     for stretch in tl.static_range(3):
-        if stretch == 1 or (not MASKED and ((stretch == 0 and LEFT) or (stretch == 2 and ENDS_CUT))):
+        if stretch == 1 or (not ALL_CUT and ((stretch == 0 and LEFT) or (stretch == 2 and ENDS_CUT))):
             if BLOCK_MASK:
                 low = 0
                 high = listed
-            elif MASKED:
+            elif ALL_CUT:
                 low = begin
                 high = end
             elif stretch == 0:
@@ -108,17 +139,17 @@ def attention_forward(
                 keys = start + tl.arange(0, BLOCK_N)
                 k_tile = load_rows(
                     k, k_base, k_strides, batch, kv_head, first_k, start, end, head_dim,
-                    BLOCK_N, BLOCK_D, TMA, PACKED_K, WIDE, (stretch != 1 or MASKED), PADDED_D,
+                    BLOCK_N, BLOCK_D, TMA, PACKED_K, WIDE, (stretch != 1 or ALL_CUT), PADDED_D,
                 )
                 product = tl.dot(q_tile, k_tile.T, input_precision=PRECISION)
-                if BIAS or ALIBI or (stretch != 1 or MASKED):
+                if BIAS or ALIBI or (stretch != 1 or ALL_CUT):
                     scores = score_tile(
                         product, queries[:, None], keys[None, :], mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, batch, head, slope, seq_q, seq_k, offset,
                         left, right, scale, softcap, inner_scale, LEFT, RIGHT, SOFTCAP, BIAS, BOOL_MASK, BLOCK_MASK, INNER_MASK,
-                        ALIBI, (stretch != 1 or MASKED), FAST_TANH,
+                        ALIBI, (stretch != 1 or ALL_CUT), FAST_TANH, present, PORTABLE,
                     )
                     top_new = tl.maximum(top, tl.max(scores, 1))
-                    shift = tl.where(top_new == MINUS_INF, 0.0, top_new) if (stretch != 1 or MASKED) else top_new
+                    shift = tl.where(top_new == MINUS_INF, 0.0, top_new) if (stretch != 1 or ALL_CUT) else top_new
                     p = weight_of(scores, shift[:, None], BIAS)
                 else:
                     scores, factor = plain_scores(product, scale, softcap, inner_scale, SOFTCAP, FAST_TANH)
@@ -133,9 +164,9 @@ def attention_forward(
                     p = tl.where(keep, p * dropout_scale, 0.0)
                 v_tile = load_rows(
                     v, v_base, v_strides, batch, kv_head, first_k, start, end, head_dim_v,
-                    BLOCK_N, BLOCK_DV, TMA, PACKED_K, WIDE, (stretch != 1 or MASKED), PADDED_DV,
+                    BLOCK_N, BLOCK_DV, TMA, PACKED_K, WIDE, (stretch != 1 or ALL_CUT), PADDED_DV,
                 )
-                if (stretch != 1 or MASKED) and GUARD_V:
+                if (stretch != 1 or ALL_CUT) and GUARD_V:
                     if MASKED:
                         seen = tl.max(scores, 0) > MINUS_INF
                     else:
@@ -147,7 +178,10 @@ def attention_forward(
                     visited += 1
 
     if SINKS:
-        sink = tl.load(sinks + head).to(tl.float32) * unit_of(BIAS)
+        if PORTABLE:
+            sink = tl.load(sinks + head, mask=(present & SINK) != 0, other=MINUS_INF).to(tl.float32) * unit_of(BIAS)
+        else:
+            sink = tl.load(sinks + head).to(tl.float32) * unit_of(BIAS)
         top_new = tl.maximum(top, sink)
         shift = tl.where(top_new == MINUS_INF, 0.0, top_new)
         fade = weight_of(top, shift, BIAS)
@@ -174,3 +208,6 @@ def attention_forward(
         store_rows(rests, top_strides, batch, head, first_q, queries, seq_q, rest, PACKED_Q)
     if COUNTED:
         tl.store(visits + program, visited)
+
+
+FORWARD = family(attention_forward)

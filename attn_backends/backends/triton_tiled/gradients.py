@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attn_backends.backends.triton_tiled.backward_bias import bias_gradients
-from attn_backends.backends.triton_tiled.backward_keys import key_gradients
-from attn_backends.backends.triton_tiled.backward_queries import query_gradients
-from attn_backends.backends.triton_tiled.backward_rows import row_terms
+from attn_backends.backends.triton_tiled.backward_bias import BIAS_PARTS
+from attn_backends.backends.triton_tiled.backward_keys import KEYS
+from attn_backends.backends.triton_tiled.backward_queries import QUERIES
+from attn_backends.backends.triton_tiled.backward_rows import ROWS
 from attn_backends.backends.triton_tiled.block_lists import NO_LISTS, key_lists, query_lists
-from attn_backends.backends.triton_tiled.configs import Config, padded
-from attn_backends.backends.triton_tiled.launch import fills_tiles, guarded
+from attn_backends.backends.triton_tiled.configs import Config, shared_width
+from attn_backends.backends.triton_tiled.launch import fills_tiles, guarded, lengths_for, masks_for, stand_in
 from attn_backends.backends.triton_tiled.operands import Operands, row_strides, strides_of
-from attn_backends.backends.triton_tiled.sources import leaves_32_bits, sources_of
+from attn_backends.backends.triton_tiled.sources import aligned, leaves_32_bits, sources_of
+from attn_backends.backends.triton_tiled.specialization import coded
 from attn_backends.block_mask import as_four_dims
 
 if TYPE_CHECKING:
@@ -54,12 +55,19 @@ def launch_rows(
     shape = (operands.batch, sizes.heads, tiles)
     parts = None if sinks is None else torch.zeros(shape, dtype=torch.float32, device=lse.device)
     out_strides, d_out_strides = strides_of(out, call.layout), strides_of(d_out, call.layout)
-    row_terms[(tiles, sizes.heads, operands.batch)](
-        out, d_out, lse, d_lse, delta, sinks, parts, operands.lengths[0],
-        out_strides, d_out_strides, row_strides(lse), (0, 0, 0) if d_lse is None else row_strides(d_lse), row_strides(delta),
-        sizes.heads, sizes.longest_q, sizes.width_v,
-        BLOCK_M=_ROWS, BLOCK_DV=padded(sizes.width_v), PACKED_Q=operands.packed[0], SINKS=sinks is not None,
-        D_LSE=d_lse is not None, WIDE=leaves_32_bits(_ROWS, out_strides, d_out_strides), num_warps=4,
+    known = aligned(out, out_strides) and aligned(d_out, d_out_strides) and sizes.width_v % 16 == 0
+    starts = operands.lengths[0]
+    if starts is None and not known:
+        starts = lse.view(torch.int32)
+    strides: tuple[tuple[int, ...], ...] = (
+        out_strides, d_out_strides, row_strides(lse), row_strides(delta if d_lse is None else d_lse), row_strides(delta)
+    )  # fmt: skip
+    ROWS.member(not known, False)[(tiles, sizes.heads, operands.batch)](
+        out, d_out, lse, delta if d_lse is None else d_lse, delta, sinks, parts, starts,
+        *(strides if known else map(coded, strides)),
+        sizes.heads, sizes.longest_q, sizes.width_v, operands.present, int(d_lse is not None),
+        BLOCK_M=_ROWS, BLOCK_DV=shared_width(sizes.width_v, sizes.width_v), PACKED_Q=known and operands.packed[0], SINKS=sinks is not None,
+        D_LSE=d_lse is not None or not known, WIDE=leaves_32_bits(_ROWS, out_strides, d_out_strides), PORTABLE=not known, num_warps=4,
     )  # fmt: skip
     return delta, None if parts is None else parts.sum((0, 2))
 
@@ -74,15 +82,18 @@ def launch_keys(incoming: Incoming, d_k: torch.Tensor, d_v: torch.Tensor, config
     if call.block_mask is not None:
         lists = key_lists(call.block_mask, config.rows, config.columns, sizes.longest_q, sizes.longest_k)
     tiles = -(-sizes.longest_k // config.columns)
+    kernel = KEYS.member(config.portable, sources.options["ALIGNED"])
+    norms, delta = incoming.norms, incoming.delta
+    strides_k, strides_v = strides_of(d_k, call.layout), strides_of(d_v, call.layout)
     for want_k, want_v in ((True, False), (False, True)) if config.split else ((True, True),):
-        key_gradients[(tiles * sizes.kv_heads * operands.batch,)](
-            *sources.tensors, *incoming.norms, incoming.delta, d_k, d_v, operands.slopes, *operands.masks,
-            lists.tiles, lists.counts, *operands.lengths,
-            *sources.strides, row_strides(incoming.norms[0]), row_strides(incoming.delta),
-            strides_of(d_k, call.layout), strides_of(d_v, call.layout), operands.slope_strides, lists.strides,
+        kernel[(tiles * sizes.kv_heads * operands.batch,)](
+            *sources.tensors, *norms, delta, d_k, d_v, stand_in(operands.slopes, norms[0], sources), *masks_for(operands, sources),
+            lists.tiles, lists.counts, *lengths_for(operands, norms[0], sources),
+            *sources.strides, *sources.steps(row_strides(norms[0]), row_strides(delta), strides_k, strides_v),
+            *sources.steps(operands.slope_strides, lists.strides),
             sizes.kv_heads, sizes.heads // sizes.kv_heads, sizes.longest_q, sizes.longest_k, sizes.width, sizes.width_v,
-            *operands.scaling, *operands.band, *operands.dropout,
-            GUARD=sources.tma and operands.packed[0], EVEN_Q=fills_tiles(operands, "q", config.rows),
+            *operands.scaling, *operands.band, operands.present, *operands.dropout,
+            GUARD=sources.tma and operands.packed[0], EVEN_Q=fills_tiles(operands, "q", config),
             WANT_K=want_k, WANT_V=want_v, **sources.options,
         )  # fmt: skip
 
@@ -97,14 +108,16 @@ def launch_queries(incoming: Incoming, d_q: torch.Tensor, config: Config | None 
     if call.block_mask is not None:
         lists = query_lists(call.block_mask, config.rows, config.columns, sizes.longest_q, sizes.longest_k)
     tiles = -(-sizes.longest_q // config.rows)
-    query_gradients[(tiles * sizes.heads * operands.batch,)](
-        *sources.tensors, *incoming.norms, incoming.delta, d_q, operands.slopes, *operands.masks, lists.tiles, lists.counts,
-        *operands.lengths,
-        *sources.strides, row_strides(incoming.norms[0]), row_strides(incoming.delta), strides_of(d_q, call.layout),
-        operands.slope_strides, lists.strides,
+    kernel = QUERIES.member(config.portable, sources.options["ALIGNED"])
+    norms, delta = incoming.norms, incoming.delta
+    kernel[(tiles * sizes.heads * operands.batch,)](
+        *sources.tensors, *norms, delta, d_q, stand_in(operands.slopes, norms[0], sources), *masks_for(operands, sources), lists.tiles, lists.counts,
+        *lengths_for(operands, norms[0], sources),
+        *sources.strides, *sources.steps(row_strides(norms[0]), row_strides(delta), strides_of(d_q, call.layout)),
+        *sources.steps(operands.slope_strides, lists.strides),
         sizes.heads, sizes.heads // sizes.kv_heads, sizes.longest_q, sizes.longest_k, sizes.width, sizes.width_v,
-        *operands.scaling, *operands.band, *operands.dropout,
-        GUARD=guarded(operands, sources), EVEN_K=fills_tiles(operands, "k", config.columns), **sources.options,
+        *operands.scaling, *operands.band, operands.present, *operands.dropout,
+        GUARD=guarded(operands, sources), EVEN_K=fills_tiles(operands, "k", config), **sources.options,
     )  # fmt: skip
 
 
@@ -122,12 +135,14 @@ def launch_bias(incoming: Incoming, config: Config | None = None) -> torch.Tenso
     all_keys = keys == 1
     shape = (batch, heads, rows if all_queries else queries, columns if all_keys else keys)
     parts = torch.empty(shape, dtype=torch.float32, device=call.q.device)
-    bias_gradients[(rows * columns, heads, batch)](
-        *sources.tensors, *incoming.norms, incoming.delta, parts, operands.slopes, *operands.masks, *operands.lengths,
-        *sources.strides, row_strides(incoming.norms[0]), row_strides(incoming.delta), parts.stride(), operands.slope_strides,
+    kernel = BIAS_PARTS.member(config.portable, sources.options["ALIGNED"])
+    norms, delta = incoming.norms, incoming.delta
+    kernel[(rows * columns, heads, batch)](
+        *sources.tensors, *norms, delta, parts, stand_in(operands.slopes, norms[0], sources), *masks_for(operands, sources), *lengths_for(operands, norms[0], sources),
+        *sources.strides, *sources.steps(row_strides(norms[0]), row_strides(delta)), *sources.steps(parts.stride(), operands.slope_strides),
         operands.batch, sizes.heads, sizes.heads // sizes.kv_heads, sizes.longest_q, sizes.longest_k,
         sizes.width, sizes.width_v,
-        *operands.scaling, *operands.band, *operands.dropout,
+        *operands.scaling, *operands.band, operands.present, *operands.dropout,
         ALL_BATCHES=batch == 1, ALL_HEADS=heads == 1, ALL_QUERIES=all_queries, ALL_KEYS=all_keys,
         **{name: value for name, value in sources.options.items() if name != "TMA"},
     )  # fmt: skip

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from attn_backends.backends.triton_tiled.block_lists import NO_LISTS, query_lists
 from attn_backends.backends.triton_tiled.configs import Config
-from attn_backends.backends.triton_tiled.forward import attention_forward
-from attn_backends.backends.triton_tiled.operands import Operands, row_strides, strides_of
-from attn_backends.backends.triton_tiled.sources import Sources, leaves_32_bits, sources_of
+from attn_backends.backends.triton_tiled.forward import FORWARD
+from attn_backends.backends.triton_tiled.operands import Operands, row_strides, rows_like, strides_of
+from attn_backends.backends.triton_tiled.sources import Sources, aligned, leaves_32_bits, sources_of
 
 if TYPE_CHECKING:
-    import torch
-
     from attn_backends.call import Call
 
 
@@ -35,27 +35,62 @@ def launch_forward(
     out_strides = strides_of(call.out, call.layout)
     options = sources.options
     options["WIDE"] = options["WIDE"] or leaves_32_bits(config.rows, out_strides)
+    options["ALIGNED"] = options["ALIGNED"] and aligned(call.out, out_strides)
     lists = NO_LISTS
     if call.block_mask is not None:
         lists = query_lists(call.block_mask, config.rows, config.columns, sizes.longest_q, sizes.longest_k)
     tiles = -(-sizes.longest_q // config.rows)
     scale, softcap, inner_scale = operands.scaling
-    attention_forward[(tiles * sizes.heads * operands.batch,)](
-        *sources.tensors, call.out, lse, call.sinks, operands.slopes, *operands.masks, lists.tiles, lists.counts, visits,
+    negate = scale < 0.0 and not config.portable
+    if lse is None and config.portable:
+        lse = rows_like(call)
+    FORWARD.member(config.portable, options["ALIGNED"])[(tiles * sizes.heads * operands.batch,)](
+        *sources.tensors, call.out, lse, stand_in(call.sinks, lse, sources), stand_in(operands.slopes, lse, sources), *masks_for(operands, sources), lists.tiles, lists.counts, visits,
         *(tops or (None, None)),
-        *operands.lengths,
-        *sources.strides, out_strides, (0, 0, 0) if lse is None else row_strides(lse),
-        (0, 0, 0) if tops is None else row_strides(tops[0]),
-        operands.slope_strides, lists.strides,
+        *lengths_for(operands, lse, sources),
+        *sources.strides,
+        *sources.steps(out_strides, rows_or_none(lse), rows_or_none(tops and tops[0])),
+        *sources.steps(operands.slope_strides, lists.strides),
         sizes.heads, sizes.heads // sizes.kv_heads, sizes.longest_q, sizes.longest_k, sizes.width, sizes.width_v,
-        abs(scale), softcap, abs(inner_scale), *operands.band, *operands.dropout,
-        SINKS=call.sinks is not None, NEGATE_Q=scale < 0.0, STORE_LSE=lse is not None, STORE_TOPS=tops is not None, COUNTED=visits is not None,
-        EVEN_K=fills_tiles(operands, "k", config.columns), GUARD_V=guarded(operands, sources), **options,
+        -scale if negate else scale, softcap, -inner_scale if negate else inner_scale, *operands.band, operands.present, *operands.dropout,
+        SINKS=config.portable or call.sinks is not None, NEGATE_Q=negate, STORE_LSE=lse is not None, STORE_TOPS=tops is not None, COUNTED=visits is not None,
+        EVEN_K=fills_tiles(operands, "k", config), GUARD_V=guarded(operands, sources), **options,
     )  # fmt: skip
 
 
-def fills_tiles(operands: Operands, side: str, size: int) -> bool:
-    """Whether every sequence is known to end with a whole tile of `size` queries ("q") or keys ("k")."""
+def rows_or_none(rows: torch.Tensor | None) -> tuple[int, int, int]:
+    """Strides (batch, head, token) of an LSE-like tensor; of none 0."""
+    return (0, 0, 0) if rows is None else row_strides(rows)
+
+
+def masks_for(operands: Operands, sources: Sources) -> tuple[Any, ...]:
+    """`operands.masks`, strides as the kernel takes them."""
+    mask, mask_strides, blocks, block_strides, inner, inner_strides, sizes = operands.masks
+    steps = sources.steps(mask_strides, block_strides, inner_strides, sizes)
+    return mask, steps[0], blocks, steps[1], stand_in(inner, blocks, sources), steps[2], steps[3]
+
+
+def lengths_for(operands: Operands, rows: torch.Tensor | None, sources: Sources) -> tuple[torch.Tensor | None, ...]:
+    """`operands.lengths`, for a portable kernel without gaps; rows: float32."""
+    if not sources.config.portable or rows is None:
+        return operands.lengths
+    unread = rows.view(torch.int32)
+    return tuple(unread if tensor is None else tensor for tensor in operands.lengths)
+
+
+def stand_in(tensor: torch.Tensor | None, unread: torch.Tensor | None, sources: Sources) -> torch.Tensor | None:
+    """The tensor; for a portable kernel, which asks `present` before it reads, some other where there is none."""
+    return unread if tensor is None and sources.config.portable else tensor
+
+
+def fills_tiles(operands: Operands, side: str, config: Config) -> bool:
+    """Whether every sequence is known to end with a whole tile of queries ("q") or keys ("k").
+
+    A portable kernel does not want to know.
+    """
+    if config.portable:
+        return False
+    size = config.rows if side == "q" else config.columns
     packed = operands.packed[0 if side == "q" else 1]
     length = operands.sizes.longest_q if side == "q" else operands.sizes.longest_k
     return length % size == 0 and not packed and not (side == "k" and operands.flags["LENGTHS"])

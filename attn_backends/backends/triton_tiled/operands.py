@@ -6,12 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+
+from attn_backends.backends.triton_tiled.present import present_in
 from attn_backends.block_mask import as_four_dims
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import torch
 
     from attn_backends.call import Call
 
@@ -36,17 +37,17 @@ _NO_STRIDES: Strides = (0, 0, 0, 0)
 class Operands:
     """What forward and backward share.
 
-    band       (left, right) clamped to the lengths; only those that `flags` turn on are read
+    band       (left, right, 1 where the diagonal ends at the bottom right), clamped to the lengths
     scaling    (softmax_scale, softcap, softmax_scale / softcap); the softcap 1 where there is none
     dropout    (seed, ceil(p * 2^32), 1 / (1 - p))
     lengths    (starts of q, starts of k, lengths of k): int32 tensors or None
     masks      mask, block mask and inner mask with their strides, and the block sizes
-    flags      the features as compile-time constants
+    flags      the features as compile-time constants; present: the same as bits
     """
 
     batch: int
     sizes: Sizes
-    band: tuple[int, int]
+    band: tuple[int, int, int]
     scaling: tuple[float, float, float]
     dropout: tuple[int, int, float]
     lengths: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
@@ -54,6 +55,7 @@ class Operands:
     slopes: torch.Tensor | None
     slope_strides: tuple[int, int]
     flags: dict[str, bool]
+    present: int
 
     @property
     def packed(self) -> tuple[bool, bool]:
@@ -90,6 +92,13 @@ def row_strides(rows: torch.Tensor) -> tuple[int, int, int]:
     return (0, given[0], given[1]) if len(given) == 2 else (given[0], given[1], given[2])
 
 
+def rows_like(call: Call) -> torch.Tensor:
+    """Room for an LSE, float32: [B, Hq, Sq], packed [Hq, Tq]."""
+    batch, heads, tokens, _width = shape_of(call.q, call.layout)
+    shape = (heads, tokens) if call.layout == "thd" else (batch, heads, tokens)
+    return torch.empty(shape, dtype=torch.float32, device=call.q.device)
+
+
 def operands_of(call: Call) -> Operands:
     """Read a call; touches no tensor's contents."""
     packed_q, packed_k = call.cu_seqlens_q is not None, call.cu_seqlens_k is not None
@@ -103,10 +112,11 @@ def operands_of(call: Call) -> Operands:
     bias = call.attn_mask is not None and call.attn_mask.is_floating_point()
     block = call.block_mask
     slopes = call.alibi_slopes
+    capped = call.softcap is not None and call.softcap < _LARGEST
     return Operands(
         batch=batch,
         sizes=Sizes(call.q.shape[head], call.k.shape[head], longest_q, longest_k, call.q.shape[-1], call.v.shape[-1]),
-        band=(min(call.window_left, reach), min(right, reach)),
+        band=(_clamped(call.window_left, reach), _clamped(right, reach), int(call.causal_alignment == "bottom_right")),
         scaling=_scaling(call.softmax_scale, call.softcap),
         dropout=(call.dropout_seed, math.ceil(call.dropout_p * 2**32), 1.0 / (1.0 - call.dropout_p)),
         lengths=(call.cu_seqlens_q, call.cu_seqlens_k, call.seq_lens if not packed_k else None),
@@ -119,8 +129,7 @@ def operands_of(call: Call) -> Operands:
             "LENGTHS": call.seq_lens is not None and not packed_k,
             "LEFT": call.window_left >= 0,
             "RIGHT": right >= 0,
-            "BOTTOM_RIGHT": call.causal_alignment == "bottom_right",
-            "SOFTCAP": call.softcap is not None and call.softcap < _LARGEST,
+            "SOFTCAP": capped,
             "BIAS": bias,
             "BOOL_MASK": call.attn_mask is not None and not bias,
             "BLOCK_MASK": block is not None,
@@ -128,6 +137,7 @@ def operands_of(call: Call) -> Operands:
             "ALIBI": slopes is not None,
             "DROPOUT": call.dropout_p > 0.0,
         },
+        present=present_in(call, capped),
     )
 
 
@@ -139,6 +149,11 @@ def _scaling(scale: float, softcap: float | None) -> tuple[float, float, float]:
     """The cap as a float32: one below its range is the least number, one above is none (`SOFTCAP` is off)."""
     cap = 1.0 if softcap is None or softcap >= _LARGEST else max(softcap, _SMALLEST)
     return scale, cap, max(-_LARGEST, min(scale / cap, _LARGEST))
+
+
+def _clamped(limit: int, reach: int) -> int:
+    """A limit of the band; what is unbounded ends where nothing lies any more."""
+    return reach if limit < 0 else min(limit, reach)
 
 
 def _both(first: int, second: int) -> int:

@@ -10,6 +10,8 @@ functions serve score tiles [queries, keys] and transposed ones [keys, queries].
 import triton
 import triton.language as tl
 
+from attn_backends.backends.triton_tiled.present import CAP, INNER
+
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
 MINUS_INF: tl.constexpr = tl.constexpr(float("-inf"))
@@ -54,7 +56,7 @@ def dense_tile(mask, strides, batch, head, queries, keys, seq_q, seq_k, OTHER: t
 @triton.jit
 def masked_tile(
     mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, batch, head, queries, keys, seq_q, seq_k,
-    BOOL_MASK: tl.constexpr, BLOCK_MASK: tl.constexpr, INNER_MASK: tl.constexpr,
+    present, BOOL_MASK: tl.constexpr, BLOCK_MASK: tl.constexpr, INNER_MASK: tl.constexpr, PORTABLE: tl.constexpr,
 ):
     """bool: what the bool mask and the block mask show."""
     visible = (queries < seq_q) & (keys < seq_k)
@@ -68,7 +70,10 @@ def masked_tile(
             != 0
         )
     if INNER_MASK:
-        visible = visible & (dense_tile(inner, inner_strides, batch, head, queries, keys, seq_q, seq_k, 0) != 0)
+        shown = dense_tile(inner, inner_strides, batch, head, queries, keys, seq_q, seq_k, 0) != 0
+        if PORTABLE:
+            shown = shown | ((present & INNER) == 0)
+        visible = visible & shown
     return visible
 
 
@@ -92,14 +97,16 @@ def score_tile(
     product, queries, keys, mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, batch, head, slope, seq_q, seq_k, offset, left, right, scale, softcap, inner_scale,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr, BOOL_MASK: tl.constexpr,
     BLOCK_MASK: tl.constexpr, INNER_MASK: tl.constexpr, ALIBI: tl.constexpr, CUT: tl.constexpr,
-    FAST_TANH: tl.constexpr,
+    FAST_TANH: tl.constexpr, present, PORTABLE: tl.constexpr,
 ):
     """Scores in units of `unit_of`; where CUT, -inf for what a row may not see. inner_scale = scale / softcap."""
     unit = unit_of(BIAS)
-    if SOFTCAP:
+    scores = product * (scale * unit)
+    if PORTABLE:
+        if (present & CAP) != 0:
+            scores = tanh(product * inner_scale, FAST_TANH) * (softcap * unit)
+    elif SOFTCAP:
         scores = tanh(product * inner_scale, FAST_TANH) * (softcap * unit)
-    else:
-        scores = product * (scale * unit)
     if BIAS:
         bias = dense_tile(mask, mask_strides, batch, head, queries, keys, seq_q, seq_k, MINUS_INF).to(tl.float32)
         scores = tl.where(bias == MINUS_INF, MINUS_INF, scores + bias)
@@ -109,7 +116,7 @@ def score_tile(
         visible = band_tile(queries, keys, seq_q, seq_k, offset, left, right, LEFT, RIGHT)
         if BOOL_MASK or BLOCK_MASK:
             visible = visible & masked_tile(
-                mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, batch, head, queries, keys, seq_q, seq_k, BOOL_MASK, BLOCK_MASK, INNER_MASK
+                mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, batch, head, queries, keys, seq_q, seq_k, present, BOOL_MASK, BLOCK_MASK, INNER_MASK, PORTABLE
             )
         scores = tl.where(visible, scores, MINUS_INF)
     return scores
@@ -133,10 +140,16 @@ def plain_scores(
 
 
 @triton.jit
-def softcap_slope(product, inner_scale, FAST_TANH: tl.constexpr):
-    """The derivative of the softcap at a product."""
-    t = tanh(product * inner_scale, FAST_TANH)
-    return 1.0 - t * t
+def before_softcap(d_s, product, inner_scale, present, FAST_TANH: tl.constexpr, PORTABLE: tl.constexpr):
+    """The gradient in front of the softcap, by its derivative at a product."""
+    if PORTABLE:
+        if (present & CAP) != 0:
+            t = tanh(product * inner_scale, FAST_TANH)
+            d_s = d_s * (1.0 - t * t)
+    else:
+        t = tanh(product * inner_scale, FAST_TANH)
+        d_s = d_s * (1.0 - t * t)
+    return d_s
 
 
 @triton.jit

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from attn_backends.backends.triton_tiled.choice import chosen
-from attn_backends.backends.triton_tiled.configs import Config, Traits, extras_of, padded
+from attn_backends.backends.triton_tiled.configs import Config, Traits, extras_of, padded, shared_width
 from attn_backends.backends.triton_tiled.descriptors import ALIGNMENT, describable, describe
 from attn_backends.backends.triton_tiled.operands import Operands, Strides, strides_of
+from attn_backends.backends.triton_tiled.specialization import coded
 
 if TYPE_CHECKING:
     from attn_backends.call import Call
@@ -18,16 +19,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """config: the tiles; tensors: q, k, v and, backward, dO, as tensors or descriptors; strides: theirs.
+    """config: the tiles; tensors: q, k, v and, backward, dO, as tensors or descriptors; strides: theirs, as the kernel takes them.
 
     options: compile-time constants.
     """
 
     config: Config
     tensors: tuple[Any, ...]
-    strides: tuple[Strides, ...]
+    strides: tuple[tuple[int, ...], ...]
     tma: bool
     options: dict[str, Any]
+
+    def steps(self, *strides: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        """Strides as the kernel takes them."""
+        return tuple(map(coded, strides)) if self.config.portable else strides
 
 
 def sources_of(
@@ -55,8 +60,9 @@ def sources_of(
         )
     ]
     described = all(map(describable, tensors, strides, shapes))
+    traits = _traits(operands, tensors, strides, described)
     if config is None:
-        config = chosen(direction, call, _traits(operands, tensors, strides, described))
+        config = chosen(direction, call, traits)
     tma = config.tma and described
     rows = (config.rows, config.columns, config.columns, config.rows)
     return Sources(
@@ -65,9 +71,9 @@ def sources_of(
             describe(tensor, stride, shape, count, padded(tensor.shape[-1]))
             for tensor, stride, shape, count in zip(tensors, strides, shapes, rows, strict=False)
         ) if tma else tensors,
-        strides=strides,
+        strides=_UNREAD * len(tensors) if tma else tuple(map(coded, strides)) if config.portable else strides,
         tma=tma,
-        options=_options(operands, config, tma, strides, call.q.dtype),
+        options=_options(operands, config, tma, strides, call.q.dtype, traits.aligned),
     )  # fmt: skip
 
 
@@ -77,12 +83,12 @@ def _traits(
     wide = any(tensor.element_size() > tensors[0].element_size() for tensor in tensors)
     return Traits(
         described=described,
-        aligned=all(map(_aligned, tensors, strides)),
+        aligned=all(map(aligned, tensors, strides)),
         extras=extras_of({**operands.flags, "WIDE_OUTPUT": wide}),
     )
 
 
-def _aligned(tensor: torch.Tensor, strides: Strides) -> bool:
+def aligned(tensor: torch.Tensor, strides: Strides) -> bool:
     """Whether Triton knows that a row's chunks of 16 bytes may be read at once."""
     batch, head, token, width = strides
     return width == 1 and not (tensor.data_ptr() % ALIGNMENT or batch % 16 or head % 16 or token % 16)
@@ -93,8 +99,9 @@ def last_visible(operands: Operands) -> int:
     sizes, flags = operands.sizes, operands.flags
     if not flags["RIGHT"]:
         return sizes.longest_k
-    offset = sizes.longest_k - sizes.longest_q if flags["BOTTOM_RIGHT"] else 0
-    return max(1, min(sizes.longest_k, sizes.longest_q + offset + operands.band[1]))
+    _left, right, bottom_right = operands.band
+    offset = (sizes.longest_k - sizes.longest_q) * bottom_right
+    return max(1, min(sizes.longest_k, sizes.longest_q + offset + right))
 
 
 def leaves_32_bits(rows: int, *strides: Strides) -> bool:
@@ -103,6 +110,7 @@ def leaves_32_bits(rows: int, *strides: Strides) -> bool:
 
 
 _WIDEST = 256
+_UNREAD: tuple[Strides, ...] = ((0, 0, 0, 0),)  # a descriptor has its own
 
 
 def _shape(tensor: torch.Tensor, batch: int, heads: int, tokens: int, packed: bool) -> tuple[int, int, int, int]:
@@ -110,21 +118,33 @@ def _shape(tensor: torch.Tensor, batch: int, heads: int, tokens: int, packed: bo
     return (1, heads, tensor.shape[0], tensor.shape[-1]) if packed else (batch, heads, tokens, tensor.shape[-1])
 
 
+# What portable kernels are always ready for, and what they ask `present` for.
+_ANYTHING = {
+    "LEFT": True, "RIGHT": True, "ALIBI": True, "SOFTCAP": True, "PACKED_Q": False, "PACKED_K": False, "LENGTHS": False
+}  # fmt: skip
+
+
 def _options(
-    operands: Operands, config: Config, tma: bool, strides: tuple[Strides, ...], dtype: torch.dtype
+    operands: Operands, config: Config, tma: bool, strides: tuple[Strides, ...], dtype: torch.dtype, aligned: bool
 ) -> dict[str, Any]:
     sizes = operands.sizes
     width, width_v = padded(sizes.width), padded(sizes.width_v)
+    if config.portable:
+        width = width_v = shared_width(sizes.width, sizes.width_v)
     return {
         "BLOCK_M": config.rows,
         "BLOCK_N": config.columns,
         "BLOCK_D": width,
         "BLOCK_DV": width_v,
         **operands.flags,
+        **(_ANYTHING if config.portable else {}),
+        "INNER_MASK": operands.flags["INNER_MASK"] or (config.portable and operands.flags["BLOCK_MASK"]),
+        "PORTABLE": config.portable,
+        "ALIGNED": config.portable and aligned and sizes.width % 16 == sizes.width_v % 16 == 0,
         "TMA": tma,
         "WIDE": leaves_32_bits(max(config.rows, config.columns), *strides),
-        "PADDED_D": width != sizes.width,
-        "PADDED_DV": width_v != sizes.width_v,
+        "PADDED_D": config.portable or width != sizes.width,
+        "PADDED_DV": config.portable or width_v != sizes.width_v,
         "PRECISION": "tf32x3" if dtype == torch.float32 else "ieee",
         "FAST_TANH": config.arch > 0 and dtype != torch.float32,
         "num_warps": config.warps,

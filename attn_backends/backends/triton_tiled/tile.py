@@ -8,13 +8,73 @@ Packed tensors have one batch entry, and a sequence begins at its own first toke
 import triton
 import triton.language as tl
 
+from attn_backends.backends.triton_tiled.present import LENGTHS_K, STARTS_K, STARTS_Q
+
 
 @triton.jit
-def sequence_of(batch, starts, lengths, longest, PACKED: tl.constexpr, LENGTHS: tl.constexpr):
-    """(first token in memory, length) of a sequence: packed by `starts`, dense with `lengths`, or dense."""
+def decoded(number):
+    """The number behind a coded one (`specialization.py`)."""
+    return ~number >> 1
+
+
+@triton.jit
+def tile_steps(strides, ALIGNED: tl.constexpr):
+    """Strides of rows from coded ones; ALIGNED: all are multiples of 16, and the width's is 1."""
+    batch, head, token, width = any_steps(strides)
+    if ALIGNED:
+        batch = batch // 16 * 16
+        head = head // 16 * 16
+        token = token // 16 * 16
+        width = 1
+    return batch, head, token, width
+
+
+@triton.jit
+def any_steps(strides):
+    """Four strides from coded ones."""
+    return decoded(strides[0]), decoded(strides[1]), decoded(strides[2]), decoded(strides[3])
+
+
+@triton.jit
+def row_steps(strides):
+    """Three strides from coded ones."""
+    return decoded(strides[0]), decoded(strides[1]), decoded(strides[2])
+
+
+@triton.jit
+def pair_of(numbers):
+    """Two numbers from coded ones."""
+    return decoded(numbers[0]), decoded(numbers[1])
+
+
+@triton.jit
+def queries_of(batch, starts, longest, present, PACKED: tl.constexpr, PORTABLE: tl.constexpr):
+    """(first token in memory, length) of a sequence of queries: packed by `starts`, or dense."""
     first = 0
     length = longest
-    if PACKED:
+    if PORTABLE:
+        packed = (present & STARTS_Q) != 0
+        first = tl.load(starts + batch, mask=packed, other=0)
+        length = tl.load(starts + batch + 1, mask=packed, other=longest) - first
+    elif PACKED:
+        first = tl.load(starts + batch)
+        length = tl.load(starts + batch + 1) - first
+    return first, length
+
+
+@triton.jit
+def keys_of(
+    batch, starts, lengths, longest, present, PACKED: tl.constexpr, LENGTHS: tl.constexpr, PORTABLE: tl.constexpr
+):
+    """(first token in memory, length) of a sequence of keys: packed by `starts`, dense with `lengths`, or dense."""
+    first = 0
+    length = longest
+    if PORTABLE:
+        packed = (present & STARTS_K) != 0
+        first = tl.load(starts + batch, mask=packed, other=0)
+        length = tl.load(starts + batch + 1, mask=packed, other=longest) - first
+        length = tl.load(lengths + batch, mask=(present & LENGTHS_K) != 0, other=length)
+    elif PACKED:
         first = tl.load(starts + batch)
         length = tl.load(starts + batch + 1) - first
     elif LENGTHS:
