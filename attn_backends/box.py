@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 from attn_backends.capability import FITS_ANY, REQUIRED, TABLE, Row
@@ -25,22 +25,23 @@ Miss = tuple[int, int]  # (row, part)
 
 def axis_values(request: Request, device: Device, table: Table = TABLE) -> Values:
     """Read every axis once, for matching against many boxes."""
-    plain, fields, derived = _readers.get(id(table)) or _compile(table)
-    values: list[Any] = [None] * len(table)
-    for index, value in zip(plain, fields(request), strict=True):
-        values[index] = value
-    for index, read in derived:
-        values[index] = read(request, device)
-    return tuple(values)
+    fields, derived, in_order = _readers.get(id(table)) or _compile(table)
+    values: Values = in_order((*fields(request), *[read(request, device) for read in derived]))
+    return values
 
 
-_readers: dict[int, Any] = {}  # by identity of a table: (plain rows, getter of their fields, the other rows' readers)
+_readers: dict[int, Any] = {}  # by identity of a table: (getter of plain rows' fields, readers of the others, order)
 
 
 def _compile(table: Table) -> Any:
     plain = [(index, row.plain) for index, row in enumerate(table) if row.plain is not None]
     derived = [(index, row.read) for index, row in enumerate(table) if row.plain is None]
-    compiled = ([index for index, _ in plain], attrgetter(*(name for _, name in plain)), derived)
+    places = [index for index, _ in (*plain, *derived)]
+    compiled = (
+        attrgetter(*(name for _, name in plain)),
+        [read for _, read in derived],
+        itemgetter(*map(places.index, range(len(table)))),
+    )
     _readers[id(table)] = compiled
     _kept_alive.append(table)
     return compiled

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from attn_backends import fields as f
@@ -96,7 +97,8 @@ def _paged(field: str) -> Callable[[Request, Device], Any]:
 
 
 def _pair(*names_of_parts: str) -> Callable[[Request, Device], Any]:
-    return lambda request, _device: tuple(getattr(request, name) for name in names_of_parts)
+    read = attrgetter(*names_of_parts)
+    return lambda request, _device: read(request)
 
 
 def _length(name: str, default: Any = f.MISSING, least: int = 0, doc: str = "") -> Field:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from attn_backends.registry.knobs import NO_KNOBS
@@ -30,6 +29,6 @@ def decisions(request: Request, device: Device, registry: Registry, times: Measu
         request, None, None, device, None, (), NO_KNOBS, registry.snapshot(), registry, NO_TIMES
     )  # fmt: skip
     return {
-        name: resolve(replace(question, measurements=measurements, cost_model=model))
+        name: resolve(question._replace(measurements=measurements, cost_model=model))
         for name, (measurements, model) in grounds.items()
     }

@@ -243,14 +243,13 @@ def bind_call(
     if a.return_lse:
         lse_shape = (g.num_q_heads, q.shape[0]) if g.packed else (g.batch, g.num_q_heads, g.seq_q)
     workspace = loaded.workspace(request) if loaded.workspace is not None else 0
-    chosen = decision.chosen
     bound = Bound(
         decision=decision, loaded=loaded, account=account(decision), static=_static(request, a, g, q),
         out_shape=out_shape, out_like_q=q.is_contiguous() and computed == q.dtype and out_shape == tuple(q.shape),
         out_dtype=computed, final_dtype=final, lse_shape=lse_shape, geometry=g, downcast=downcast, autocast_device=q.device.type if torch.amp.is_autocast_available(q.device.type) else "cpu",
         empty=q.numel() == 0, workspace_bytes=int(workspace), needs_backward=request.needs_backward,
         on_gpu=q.is_cuda, check_contents=checks_contents(q, a),
-        converts=bool(chosen and chosen.conversions and loaded.conversions),
+        converts=bool(loaded.conversions and decision.chosen and decision.chosen.conversions),
     )  # fmt: skip
     bound.simple = not (
         bound.needs_backward or bound.empty or downcast or workspace or loaded.plan or bound.converts or lse_shape

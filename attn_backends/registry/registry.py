@@ -182,7 +182,7 @@ class Registry:
                 check = load_callable(manifest, "check")
                 self._checks[manifest.name] = (manifest, check)
             reasons = tuple(check(request, device) or ())
-            if not all(isinstance(reason, Reason) for reason in reasons):
+            if reasons and not all(isinstance(reason, Reason) for reason in reasons):
                 raise TypeError(f"check returned {reasons!r}, not a list of Reason")
         except KeyboardInterrupt:
             raise

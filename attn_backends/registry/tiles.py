@@ -9,10 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from functools import cache, lru_cache
 from math import gcd
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from attn_backends.request import Request
+from typing import Any
 
 MOST = 1 << 16
 
@@ -47,16 +44,17 @@ class Tiles:
 DEFAULT = Tiles()
 
 
-def serving(rows: tuple[Tiles, ...], request: Request, seq_q: int) -> Tiles:
-    """The first of the rows that holds for a call with sequences of so many queries."""
-    for one in _of_any_length(rows, request.head_dim_qk, request.causal):
+def serving(able: tuple[Tiles, ...], seq_q: int) -> Tiles:
+    """The first of the rows from `of_any_length` that holds for a call with sequences of so many queries."""
+    for one in able:
         if one.longest is None or seq_q <= one.longest:
             return one
     return DEFAULT
 
 
 @lru_cache(maxsize=1024)  # every decision asks for all backends, of few head widths
-def _of_any_length(rows: tuple[Tiles, ...], head_dim: int, causal: bool) -> tuple[Tiles, ...]:
+def of_any_length(rows: tuple[Tiles, ...], head_dim: int, causal: bool) -> tuple[Tiles, ...]:
+    """The rows that hold for heads of this width under this mask, however many queries there are."""
     return tuple(
         [
             one

@@ -72,10 +72,15 @@ class Buckets:
             if name in self._edges:
                 self._edges[name] = tuple(sorted({*self._edges[name], *allowed.cuts}))
                 self._residues[name] = tuple(sorted({*self._residues[name], *allowed.residues}))
+        self._rulers = tuple([(self._edges[name], self._residues[name]) for name in self._lengths])
+        self._straight = frozenset(name for name, residues in self._residues.items() if not residues)
 
     def key(self, request: Request, values: Values) -> tuple[Any, ...]:
         """The cache key; `values` are the request's axis values."""
-        sizes = [self.bucket(name, size) for name, size in zip(self._lengths, self._sizes(request), strict=True)]
+        sizes = [
+            None if size is None else _bucket(edges, residues, size)
+            for (edges, residues), size in zip(self._rulers, self._sizes(request), strict=True)
+        ]
         order = (request.seq_q > request.seq_k) - (request.seq_q < request.seq_k)
         return (self._plain(request), tuple(sizes), order, tuple([values[index] for index in self._derived]))
 
@@ -83,9 +88,7 @@ class Buckets:
         """Bucket of one length: its interval, and on which declared multiples it lies."""
         if size is None:
             return None
-        interval = bisect_right(self._edges[name], size)
-        residues = self._residues[name]
-        return (interval, *(size % mod == rest for mod, rest in residues)) if residues else interval
+        return _bucket(self._edges[name], self._residues[name], size)
 
     def canonical(self, request: Request) -> Request:
         """The request with every length at the top of its bucket, seq_q and seq_k in the order that they have.
@@ -113,8 +116,8 @@ class Buckets:
 
     def _largest(self, size: int, *names: str, below: float = math.inf) -> int:
         """The largest length in the bucket of `size` under each of the names; of `size` it needs the bucket alone."""
-        high = int(min([below - 1, *[self._end(name, size) for name in names]]))
-        if not any(map(self._residues.get, names)):
+        high = int(min(below - 1, *[self._end(name, size) for name in names]))
+        if self._straight.issuperset(names):
             return high
         residues = {residue for name in names for residue in self._residues[name]}
         held = [mod for mod, rest in residues if size % mod == rest]
@@ -130,3 +133,8 @@ class Buckets:
         if interval < len(edges):
             return edges[interval] - 1
         return edges[-1] + 2 * math.lcm(*(mod for mod, _ in self._residues[name]))
+
+
+def _bucket(edges: tuple[int, ...], residues: tuple[tuple[int, int], ...], size: int) -> Any:
+    interval = bisect_right(edges, size)
+    return (interval, *(size % mod == rest for mod, rest in residues)) if residues else interval

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from attn_backends.capability import FITS_ANY, TABLE, Row
@@ -34,9 +34,10 @@ _CALLED_FOR: tuple[tuple[tuple[str, ...], Callable[[Request, Device], bool]], ..
     (("pad_head_dim",), lambda r, _: r.head_dim_qk % 8 != 0 or r.head_dim_v != r.head_dim_qk),
     (("flip_alignment",), lambda r, device: _ALIGNMENT.read(r, device) is not FITS_ANY),
     (("expand_mask", "sanitize_kv"), lambda r, _: _shaped(r)),
-    (("dequantize_kv",), lambda r, _: (r.k_format, r.v_format) != ("dense", "dense")),
+    (("dequantize_kv",), lambda r, _: r.k_format != "dense" or r.v_format != "dense"),
     (("gather_pages",), lambda r, _: r.page_size is not None),
 )
+_TESTS = tuple([test for _, test in _CALLED_FOR])
 
 
 class Called:
@@ -45,13 +46,17 @@ class Called:
     __slots__ = ("_names",)
 
     def __init__(self, request: Request, device: Device) -> None:
-        called = [names for names, is_called in _CALLED_FOR if is_called(request, device)]
-        self._names = frozenset(itertools.chain.from_iterable(called))
+        self._names = _named(tuple([is_called(request, device) for is_called in _TESTS]))
 
     def by(self, manifest: Manifest) -> tuple[str, ...]:
         """Those that a backend declares."""
         declared = manifest.converts
         return _both(declared, self._names) if declared and self._names else ()
+
+
+@cache  # of a few yes and no
+def _named(called: tuple[bool, ...]) -> frozenset[str]:
+    return frozenset(itertools.chain.from_iterable(itertools.compress([names for names, _ in _CALLED_FOR], called)))
 
 
 @lru_cache(maxsize=512)  # backends x mixtures of properties: few

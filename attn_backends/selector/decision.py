@@ -115,6 +115,38 @@ class Relaxation:
         return cls(data["backend"], tuple(Change.from_json(change) for change in data["changes"]))
 
 
+class Written(NamedTuple):
+    """The records of a decision: every backend, best first, and the smallest changes that make refused ones fit."""
+
+    candidates: tuple[Candidate, ...]
+    nearest: tuple[Relaxation, ...]
+
+
+class Records:
+    """The records of a decision, given or still to be written: `write` is called when they are first read."""
+
+    __slots__ = ("_write", "_written")
+
+    def __init__(self, write: Callable[[], Written] | None, written: Written | None = None) -> None:
+        self._write = write
+        self._written = written
+
+    def read(self) -> Written:
+        """The records; written once (by two threads at once, twice the same)."""
+        written = self._written
+        if written is None:
+            assert self._write is not None
+            written = self._written = self._write()
+        return written
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copied and pickled as written."""
+        return Records, (None, self.read())
+
+    def __repr__(self) -> str:
+        return repr(self.read())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forced:
     """A backend that was chosen by name, and by whom: explicit or scope."""
@@ -138,13 +170,15 @@ class Replay:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Decision:
-    """The answer to one request. `backend` is None when nothing fits; `candidates` has every backend, best first."""
+    """The answer to one request. `backend` is None when nothing fits; `candidates` has every backend, best first.
+
+    `records` are what `candidates` and `nearest` read.
+    """
 
     request: Request
     backend: str | None
     source: str | None
-    candidates: tuple[Candidate, ...]
-    nearest: tuple[Relaxation, ...]
+    records: Records
     environment: Environment
     device: Device
     policy: Policy
@@ -176,6 +210,16 @@ class Decision:
 
     def __hash__(self) -> int:
         return hash(self.id)
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Every backend's record, best first."""
+        return self.records.read().candidates
+
+    @property
+    def nearest(self) -> tuple[Relaxation, ...]:
+        """For every backend whose boxes refuse the request, the smallest change that would make it fit."""
+        return self.records.read().nearest
 
     @property
     def chosen(self) -> Candidate | None:
@@ -224,7 +268,8 @@ class Decision:
         if schema != SCHEMA:
             raise ValueError(f"not a decision record: schema {schema!r}, want {SCHEMA!r}")
         parts = {name: _part(record, key, read) for name, (key, read) in _PARTS.items()}
-        return cls(**parts)
+        written = Written(parts.pop("candidates"), parts.pop("nearest"))
+        return cls(**parts, records=Records(None, written))
 
     def replay(self, *, registry: Registry | None = None, environment: Environment | None = None) -> Replay:
         """Decide again with today's registry, on the same request, device, policy and (unless given) environment."""
@@ -258,7 +303,7 @@ def _each(read: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 _MAY_BE_MISSING = ("forced", "downcast")
-_PARTS: dict[str, tuple[str, Callable[[Any], Any]]] = {  # field of Decision -> (key of the record, its reader)
+_PARTS: dict[str, tuple[str, Callable[[Any], Any]]] = {  # field -> (key of the record, its reader)
     "stored_id": ("id", _text),
     "backend": ("backend", _optional_text),
     "source": ("source", _optional_text),

@@ -35,23 +35,27 @@ class Grounds(NamedTuple):
 
 def rank(manifests: Sequence[Manifest], grounds: Grounds) -> tuple[list[Manifest], str]:
     """(backends best first, the level that set the winner apart). `manifests` is not empty."""
-    keyed = sorted([(_key(manifest, grounds), manifest) for manifest in manifests])  # names differ: keys alone decide
+    keyed = sorted(zip(_keys(manifests, grounds), manifests, strict=True))  # names differ: keys alone decide
     ordered = [manifest for _, manifest in keyed]
     winner = keyed[0][0]
     runner_up = keyed[1][0] if len(keyed) > 1 else None
     return ordered, _deciding_level(winner, runner_up)
 
 
-def _key(manifest: Manifest, grounds: Grounds) -> tuple[float, float, float, float, int, str]:
-    name, prefer, hook_order = manifest.name, grounds.policy.prefer, grounds.hook_order
-    return (
-        _position(name, prefer) if prefer else math.inf,
-        _position(name, hook_order) if hook_order else math.inf,
-        grounds.measured.get(name, math.inf),
-        grounds.predicted.get(name, math.inf),
-        -manifest.priority,
-        name,
-    )
+def _keys(manifests: Sequence[Manifest], grounds: Grounds) -> list[tuple[float, float, float, float, int, str]]:
+    prefer, hook_order = grounds.policy.prefer, grounds.hook_order
+    measured, predicted, last = grounds.measured.get, grounds.predicted.get, math.inf
+    return [
+        (
+            _position(manifest.name, prefer) if prefer else last,
+            _position(manifest.name, hook_order) if hook_order else last,
+            measured(name := manifest.name, last),
+            predicted(name, last),
+            -manifest.priority,
+            name,
+        )
+        for manifest in manifests
+    ]
 
 
 def _position(name: str, order: Sequence[str]) -> float:

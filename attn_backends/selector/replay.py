@@ -7,7 +7,7 @@ times are those of the record, whatever scopes, knobs, measurements and models t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attn_backends.errors import UnknownBackendError
@@ -68,7 +68,7 @@ def _decide_again(old: Decision, registry: Registry, environment: Environment) -
         old.device, environment, scopes, NO_KNOBS, registry.snapshot(), registry, FixedTimes.of(measured),
     )  # fmt: skip
     recorded = frozenset(one.name for one in old.candidates)
-    return resolve(replace(question, cost_model=Predicted(predicted, recorded) if predicted else NO_COST_MODEL))
+    return resolve(question._replace(cost_model=Predicted(predicted, recorded) if predicted else NO_COST_MODEL))
 
 
 def _differences(old: Decision, new: Decision) -> list[str]:

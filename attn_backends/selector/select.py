@@ -196,16 +196,10 @@ def question_of(
     entries = tuple([entry for entry in _derive(snapshot) if entry.when.hold(request, here)])
     buckets: Buckets = snapshot.derived["buckets"]
     named = effective.named() | ({forced.name} if forced else frozenset())
-    asked = Asked(
-        request=request, device=here, policy=effective, environment=facts, snapshot=snapshot, entries=entries,
-        forced=forced.name if forced else None, named=named,
-    )  # fmt: skip
+    asked = Asked(request, here, effective, facts, snapshot, entries, forced.name if forced else None, named)
     values = axis_values(request, here, snapshot.table)
     bucketed = buckets.key(request, values)
-    question = Question(
-        asked=asked, forced=forced, registry=registry, buckets=buckets, measurements=times, cost_model=_cost_model,
-        values=values, key=bucketed,
-    )  # fmt: skip
+    question = Question(asked, forced, registry, buckets, times, _cost_model, values, bucketed)
     key = (
         bucketed, snapshot, effective, here, facts, forced, times.token, _cost_model.token,
         tuple([entry.id for entry in entries]), hook_changes() if effective.rank_hooks else 0,

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from attn_backends import Device, Registry, Request
-from attn_backends.registry.tiles import DEFAULT, serving
+from attn_backends.registry.tiles import DEFAULT, of_any_length, serving
 from attn_backends.selector.cost.fit import Observation, fitted, log_error
 from attn_backends.selector.cost.floor import floor_of
 from attn_backends.selector.cost.load import subject_of, subject_of_sizes
@@ -134,9 +134,9 @@ def test_the_first_row_that_serves_a_call_holds():
     """Rows name head widths, masks and lengths, as a kernel's own table of pipelines does."""
     rows = [{"longest": 384, "causal": False, "rows": 64}, {"head_dim": 64, "rows": 192}]
     made = manifest(tiles=rows).tiles
-    shapes = [(request(causal=causal, head_dim_qk=width), length) for causal, width, length in
-              ((False, 64, 384), (False, 64, 385), (True, 64, 100), (True, 128, 100))]  # fmt: skip
-    assert [serving(made, asked, length).rows for asked, length in shapes] == [64, 192, 192, DEFAULT.rows]
+    shapes = ((False, 64, 384), (False, 64, 385), (True, 64, 100), (True, 128, 100))
+    held = [serving(of_any_length(made, width, causal), length).rows for causal, width, length in shapes]
+    assert held == [64, 192, 192, DEFAULT.rows]
 
 
 @pytest.mark.parametrize(

@@ -21,15 +21,9 @@ LEAST_ROWS = 16  # rows of the smallest matrix instruction
 SPLIT_KEYS = 256  # keys that one part of a split sequence has at least
 
 
-class Long(NamedTuple):
-    """Equal sequences that are not packed; keys of one of them."""
-
-    number: int
-    seq_q: int
-    seen: int  # keys that somebody sees
-    visible: float  # keys that a query sees, in the mean
-    edges: int  # of the band of visible keys, that tiles overlap
-    reach: int  # keys between them; all, where there is but one
+# Equal sequences that are not packed: (number, seq_q, keys of one that somebody sees, keys that a query sees in the mean,
+# edges of the band of visible keys that tiles overlap, keys between them: all, where there is but one).
+Long = tuple[int, int, int, float, int, int]
 
 
 class Extent(NamedTuple):
@@ -72,5 +66,5 @@ def extent_of(request: Request, sequences: Sequences | None = None) -> Extent:
             between = left + right + 1 if edges == 2 else seen
             many += count
             longest = max(longest, seq_q)
-            long.append(Long(count, seq_q, seen, pairs / seq_q, edges, between))
+            long.append((count, seq_q, seen, pairs / seq_q, edges, between))
     return Extent(queries, keys, visible, every, packed, parts, few > many, longest, tuple(long))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from attn_backends.registry.tiles import DEFAULT, Tiles, serving
+from attn_backends.registry.tiles import DEFAULT, Tiles, of_any_length, serving
 from attn_backends.selector.conversions import Called
 from attn_backends.selector.cost import operations, traffic
 from attn_backends.selector.cost.extent import Extent, extent_of
@@ -32,21 +32,13 @@ MATERIALISING_KERNELS = {False: 8, True: 16}
 Load = tuple[float, float, float, float]
 
 
-class Loads(NamedTuple):
-    """Of one kind of kernel; `stored` names the share that memory has: `quantized` where K or V is, else `memory`."""
-
-    stored: str
-    by_size: list[Load]
+# Of one kind of kernel: the share that memory has (`quantized` where K or V is, else `memory`), and the load of each size.
+Loads = tuple[str, list[Load]]
 
 
-class Bare(NamedTuple):
-    """What tiled kernels have in common: seconds per pair, pairs of packed sequences over all query heads, and the rest."""
-
-    pairs: float
-    matrix: float
-    exp: float
-    memory: float
-    start: float
+# What tiled kernels have in common: seconds per pair of products and of exponentials; by size the pairs of packed sequences
+# over all heads, and the seconds of memory and of the start.
+Bare = tuple[float, float, list[tuple[float, float, float]]]
 
 
 class Subject(NamedTuple):
@@ -60,7 +52,7 @@ class Subject(NamedTuple):
     backward: bool
     called: Called
     loads: dict[tuple[str, str, bool, tuple[Tiles, ...]], Loads]
-    bare: dict[tuple[bool, bool], list[Bare]]
+    bare: dict[tuple[bool, bool], Bare]
     necessary: dict[bool, list[float]]  # bytes, by whether it is the backward
     converted: dict[tuple[str, ...], list[float]]  # seconds, by the conversions
 
@@ -115,7 +107,7 @@ def converted(subject: Subject, names: tuple[str, ...]) -> list[float]:
     found = subject.converted.get(names)
     if found is None:
         peak = subject.rates.memory
-        found = [traffic.converted(names, subject.request, extent) / peak for extent in subject.extents]
+        found = [moved / peak for moved in traffic.converted(names, subject.request, subject.extents)]
         subject.converted[names] = found
     return found
 
@@ -136,16 +128,18 @@ def _tiled(subject: Subject, backward: bool, rows: tuple[Tiles, ...], *, quantis
         bare = subject.bare[quantising, backward] = _bare(subject, quantising, backward)
     request, rates = subject.request, subject.rates
     heads, units, launch = request.num_q_heads, rates.units, rates.launch
+    matrix, exp, by_size = bare
+    able = of_any_length(rows, request.head_dim_qk, request.causal) if rows else ()
     loads = []
-    for extent, (packed, matrix, exp, memory, start) in zip(subject.extents, bare, strict=True):
-        tiles = serving(rows, request, extent.longest) if rows else DEFAULT
+    for extent, (packed, memory, start) in zip(subject.extents, by_size, strict=True):
+        tiles = serving(able, extent.longest) if able else DEFAULT
         pairs, parts = tiled(extent, heads, tiles, units)
         pairs += packed
         loads.append((matrix * pairs, exp * pairs, memory, start + launch if parts > 1 else start))
-    return Loads("memory" if request.k_format == request.v_format == "dense" else "quantized", loads)
+    return "memory" if request.k_format == request.v_format == "dense" else "quantized", loads
 
 
-def _bare(subject: Subject, quantising: bool, backward: bool) -> list[Bare]:
+def _bare(subject: Subject, quantising: bool, backward: bool) -> Bare:
     request, rates = subject.request, subject.rates
     if quantising:
         rates = rates_of(subject.device, "int8") or rates
@@ -157,8 +151,8 @@ def _bare(subject: Subject, quantising: bool, backward: bool) -> list[Bare]:
         occupied = _occupancy(extent, rates.units)
         kernels = SPLIT_KERNELS if extent.split and not backward else TILED_KERNELS[backward]
         memory = moved / (rates.memory * (occupied if extent.split else 1.0))
-        found.append(Bare(extent.packed * heads / occupied, matrix, exp, memory, kernels * rates.launch + rates.ramp))
-    return found
+        found.append((extent.packed * heads / occupied, memory, kernels * rates.launch + rates.ramp))
+    return matrix, exp, found
 
 
 def _materialising(subject: Subject, backward: bool) -> Loads:
@@ -173,7 +167,7 @@ def _materialising(subject: Subject, backward: bool) -> Loads:
         scores = traffic.score_bytes(request, extent, backward=backward)
         memory = (necessary + scores + traffic.widened_kv(request, extent)) / rates.memory
         loads.append((matrix, exp, memory, start))
-    return Loads("memory", loads)
+    return "memory", loads
 
 
 def _flops(request: Request, pairs: float, backward: bool) -> float:

@@ -52,13 +52,9 @@ class Shares(NamedTuple):
     start: float
 
 
-class Pass(NamedTuple):
-    """What one pass of a backend is predicted from: loads and seconds of conversions by size, and what all sizes share."""
-
-    loads: Sequence[Load]
-    shares: Shares
-    converting: Sequence[float]  # the conversions' bytes at the device's peak
-    launches: float  # seconds of the conversions' kernels
+# What one pass of a backend is predicted from. By size: loads, and seconds of the conversions' bytes at the device's peak,
+# none where nothing is converted. For all sizes: shares, and seconds of the conversions' kernels.
+Pass = tuple[Sequence[Load], Shares, Sequence[float], float]
 
 
 def predict(manifest: Manifest, subject: Subject) -> Prediction | None:
@@ -72,17 +68,17 @@ def predict(manifest: Manifest, subject: Subject) -> Prediction | None:
 def seconds(manifest: Manifest, subject: Subject) -> list[float]:
     """Those of `predict`, for every size of the subject; the backend declares a share of something."""
     if not subject.backward:
-        return _seconds(_forward(manifest, subject))
-    return list(map(sum, zip(*map(_seconds, _passes(manifest, subject)), strict=True)))
+        return _seconds(*_forward(manifest, subject))
+    return list(map(sum, zip(*[_seconds(*one) for one in _passes(manifest, subject)], strict=True)))
 
 
 def _passes(manifest: Manifest, subject: Subject) -> list[Pass]:
-    made = []
+    made: list[Pass] = []
     if subject.forward:
         made.append(_forward(manifest, subject))
     if subject.backward:
         stored, loads = loads_of(manifest, subject, backward=True)
-        made.append(Pass(loads, _shares(manifest, "backward", stored), [0.0] * len(loads), 0.0))
+        made.append((loads, _shares(manifest, "backward", stored), (), 0.0))
     return made
 
 
@@ -91,8 +87,8 @@ def _forward(manifest: Manifest, subject: Subject) -> Pass:
     shares = _shares(manifest, "matrix", stored)
     names = subject.called.by(manifest)
     if not names:
-        return Pass(loads, shares, [0.0] * len(loads), 0.0)
-    return Pass(loads, shares, converted(subject, names), len(names) * subject.rates.launch)
+        return loads, shares, (), 0.0
+    return loads, shares, converted(subject, names), len(names) * subject.rates.launch
 
 
 @lru_cache(maxsize=1024)
@@ -109,20 +105,25 @@ def _shares(manifest: Manifest, unit: str, stored: str) -> Shares:
 
 def _prediction(one: Pass) -> Prediction:
     """Of the first size."""
-    matrix, exp, memory, start = one.loads[0]
-    shares = one.shares
+    loads, shares, converting, launches = one
+    matrix, exp, memory, start = loads[0]
     return Prediction(
-        seconds=_seconds(one)[0],
+        seconds=_seconds(*one)[0],
         matrix=matrix / shares.matrix,
         exp=exp / shares.exp,
-        memory=(memory + one.converting[0]) / shares.memory,
-        launch=start + shares.start + one.launches,
+        memory=(memory + sum(converting[:1])) / shares.memory,
+        launch=start + shares.start + launches,
     )
 
 
-def _seconds(one: Pass) -> list[float]:
+def _seconds(loads: Sequence[Load], shares: Shares, converting: Sequence[float], launches: float) -> list[float]:
     """By size."""
-    loads, (of_matrix, of_exp, of_memory, own), converting, launches = one
+    of_matrix, of_exp, of_memory, own = shares
+    if not converting:
+        return [
+            max(hypot(matrix / of_matrix, exp / of_exp), memory / of_memory) + (start + own)
+            for matrix, exp, memory, start in loads
+        ]
     return [
         max(hypot(matrix / of_matrix, exp / of_exp), (memory + more) / of_memory) + (start + own + launches)
         for (matrix, exp, memory, start), more in zip(loads, converting, strict=True)

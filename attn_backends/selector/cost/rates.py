@@ -34,15 +34,16 @@ class Rates(NamedTuple):
 
 def rates_of(device: Device, dtype: str) -> Rates | None:
     """The rates for matrix operands of `dtype`; None where matrix rate or memory bandwidth is unknown."""
-    matrix = _matrix_rate(dict(device.matrix_rates), dtype)
+    matrix = _matrix_rate(device.matrix_rates, dtype)
     if matrix is None or device.memory_bandwidth is None:
         return None
     kind = device.kind
     return Rates(matrix, device.exp_rate, device.memory_bandwidth, LAUNCH[kind], RAMP[kind], device.num_sms or 1)
 
 
-def _matrix_rate(known: dict[str, float], dtype: str) -> float | None:
-    rate = known.get(dtype)
-    if rate is None:
-        rate = next((known[name] for name in _STAND_INS.get(dtype, ()) if name in known), None)
-    return rate
+def _matrix_rate(rates: tuple[tuple[str, float], ...], dtype: str) -> float | None:
+    for name, rate in rates:
+        if name == dtype:
+            return rate
+    known = dict(rates)
+    return next((known[name] for name in _STAND_INS.get(dtype, ()) if name in known), None)

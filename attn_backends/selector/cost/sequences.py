@@ -40,11 +40,11 @@ def within(sequences: Sequences, heads: int) -> tuple[Sequences, ...]:
     """The sizes that stand for a bucket with these sequences at its top: several for few query rows, else the top."""
     if sum([count * new for count, new, _ in sequences]) * heads > FEW_ROWS:
         return (sequences,)
-    sized = [
-        tuple([(ceil(count * many), ceil(new * long), ceil(keys * long)) for count, new, keys in sequences])
+    sized = {
+        tuple([(ceil(count * many), ceil(new * long), ceil(keys * long)) for count, new, keys in sequences]): None
         for many, long in SIZES
-    ]
-    return tuple(dict.fromkeys(sized))
+    }
+    return tuple(sized)
 
 
 def _shared(total: int | None, longest: int, others: int) -> tuple[int, int]:

@@ -32,21 +32,23 @@ def tiled(extent: Extent, heads: int, tiles: Tiles, units: int) -> tuple[float, 
 
     Over all query heads, of the sequences that are not packed.
     """
-    if not extent.long:
+    long = extent.long
+    if not long:
         return 0.0, 1
-    rows, keys = tiles.rows, tiles.keys
+    rows, keys, along = tiles.rows, tiles.keys, tiles.along
     count = longest = 0
     total = 0.0  # keys of all tiles
-    for number, seq_q, seen, visible, edges, reach in extent.long:
+    for number, seq_q, seen, visible, edges, reach in long:
         most = -(-seen // keys) * keys
         mean: float = most
-        if edges:
-            mean = min(mean, visible + edges * tiles.along / 2)
-            most = min(most, reach + tiles.along)
+        if edges:  # compared by hand, here and below: a call of min() takes as long as all the rest of a line
+            touched = visible + edges * along / 2
+            mean = touched if touched < mean else mean
+            most = reach + along if reach + along < most else most
         made = number * heads * -(-seq_q // rows)
         count += made
         total += made * mean
-        longest = max(longest, most)
+        longest = most if most > longest else longest
     if not count:
         return 0.0, 1
     mean = total / count

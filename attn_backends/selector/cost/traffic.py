@@ -7,7 +7,7 @@ algorithm adds by keeping scores and weights in memory. `converted`: what the co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from attn_backends.selector.cost.extent import Extent
@@ -25,12 +25,13 @@ FORWARD_PASSES = 10
 BACKWARD_PASSES = 18
 
 
-def stored_kv_bytes(request: Request, keys: int) -> float:
+def stored_kv_bytes(request: Request, keys: int) -> int:
     """K and V of so many keys as they are stored, without scales."""
     item = BYTES[request.dtype]
     k = item if request.k_format == "dense" else 1
     v = item if request.v_format == "dense" else 1
-    return keys * request.num_kv_heads * (request.head_dim_qk * k + request.head_dim_v * v)
+    of_token: int = request.num_kv_heads * (request.head_dim_qk * k + request.head_dim_v * v)
+    return keys * of_token
 
 
 def necessary_forward(request: Request, extent: Extent) -> float:
@@ -66,9 +67,13 @@ def widened_kv(request: Request, extent: Extent) -> float:
     return 2 * WIDE * extent.keys * request.num_kv_heads * (request.head_dim_qk + request.head_dim_v)
 
 
-def converted(names: tuple[str, ...], request: Request, extent: Extent) -> float:
-    """What these conversions read and write, each as often as its name says; unknown ones count nothing."""
-    return sum([_CONVERTED[name](request, extent) for name in names if name in _CONVERTED])
+def converted(names: tuple[str, ...], request: Request, extents: Sequence[Extent]) -> list[float]:
+    """What these conversions read and write by size, each as often as its name says; unknown ones count nothing."""
+    fixed = per_query = per_key = 0
+    for name in names:
+        of_all, of_query, of_key = _CONVERTED.get(name, _nothing)(request)
+        fixed, per_query, per_key = fixed + of_all, per_query + of_query, per_key + of_key
+    return [fixed + per_query * extent.queries + per_key * extent.keys for extent in extents]
 
 
 def _out_item(request: Request, item: int) -> int:
@@ -90,26 +95,29 @@ def _scale_bytes(request: Request, keys: int) -> float:
     return scales * WIDE
 
 
-def _wide_kv(request: Request, extent: Extent) -> float:
-    width = request.head_dim_qk + request.head_dim_v
-    return extent.keys * request.num_kv_heads * width * max(2, BYTES[request.dtype])
+# Bytes of one conversion: (in all, more per query token, more per key token that somebody sees).
+Moved = tuple[int, int, int]
 
 
-def _repeated(request: Request, extent: Extent) -> float:
-    return 2 * _wide_kv(request, extent) * (request.num_q_heads // request.num_kv_heads)
+def _nothing(_request: Request) -> Moved:
+    return 0, 0, 0
 
 
-def _whole(request: Request, extent: Extent) -> float:
-    rows = extent.queries * request.num_q_heads * request.head_dim_qk * BYTES[request.dtype]
-    return 2 * (rows + stored_kv_bytes(request, extent.keys))
+def _wide(request: Request) -> int:
+    """One token of K and V, widened."""
+    return request.num_kv_heads * (request.head_dim_qk + request.head_dim_v) * max(2, BYTES[request.dtype])
 
 
-_CONVERTED: dict[str, Callable[[Request, Extent], float]] = {
+def _whole(request: Request) -> Moved:
+    return 0, 2 * request.num_q_heads * request.head_dim_qk * BYTES[request.dtype], 2 * stored_kv_bytes(request, 1)
+
+
+_CONVERTED: dict[str, Callable[[Request], Moved]] = {
     "make_contiguous": _whole,
     "pad_head_dim": _whole,
-    "repeat_kv": _repeated,
-    "expand_mask": lambda request, _: 2 * request.seq_q * request.seq_k * BYTES[request.dtype],
-    "dequantize_kv": lambda request, extent: 2 * _wide_kv(request, extent),
-    "gather_pages": lambda request, extent: 2 * stored_kv_bytes(request, extent.keys),
-    "sanitize_kv": lambda request, extent: stored_kv_bytes(request, extent.keys),
+    "repeat_kv": lambda request: (0, 0, 2 * _wide(request) * (request.num_q_heads // request.num_kv_heads)),
+    "expand_mask": lambda request: (2 * request.seq_q * request.seq_k * BYTES[request.dtype], 0, 0),
+    "dequantize_kv": lambda request: (0, 0, 2 * _wide(request)),
+    "gather_pages": lambda request: (0, 0, 2 * stored_kv_bytes(request, 1)),
+    "sanitize_kv": lambda request: (0, 0, stored_kv_bytes(request, 1)),
 }

@@ -5,7 +5,7 @@ unbounded on that side. The offset is Sk - Sq on a bottom-right diagonal, 0 on a
 
     pairs = sum over i of [ clamp(p + right + 1, 0, Sk) - clamp(p - left, 0, Sk) ]
 
-Both sums run over an arithmetic progression, so each is the difference of two values of one quadratic.
+Both sums run over an arithmetic progression, so each is the difference of two values of one quadratic (`_sum_below`).
 """
 
 from __future__ import annotations
@@ -32,23 +32,25 @@ def visible_pairs(seq_q: int, seq_k: int, left: int, right: int, offset: int) ->
     """(query, key) pairs that are visible; rows that see nothing count nothing."""
     if left < 0 and right < 0:
         return seq_q * seq_k
-    before_end = seq_q * seq_k if right < 0 else _clamped_sum(offset + right + 1, seq_q, seq_k)
-    before_start = 0 if left < 0 else _clamped_sum(offset - left, seq_q, seq_k)
-    return before_end - before_start
+    pairs = seq_q * seq_k
+    if right >= 0:
+        first = offset + right + 1
+        pairs = _sum_below(first + seq_q, seq_k) - _sum_below(first, seq_k)
+    if left >= 0:
+        first = offset - left
+        pairs -= _sum_below(first + seq_q, seq_k) - _sum_below(first, seq_k)
+    return pairs
 
 
 def keys_seen(seq_q: int, seq_k: int, left: int, right: int, offset: int) -> int:
     """Keys that at least one query sees: what a kernel has to read of K and V."""
     if seq_q == 0:
         return 0
-    first = 0 if left < 0 else max(0, offset - left)
-    end = seq_k if right < 0 else min(seq_k, offset + seq_q + right)
-    return max(0, end - first)
-
-
-def _clamped_sum(first: int, count: int, top: int) -> int:
-    """Sum of clamp(x, 0, top) for x = first, ..., first + count - 1."""
-    return _sum_below(first + count, top) - _sum_below(first, top)
+    first = offset - left if 0 <= left < offset else 0
+    end = offset + seq_q + right
+    if right < 0 or end > seq_k:
+        end = seq_k
+    return end - first if end > first else 0
 
 
 def _sum_below(end: int, top: int) -> int:
