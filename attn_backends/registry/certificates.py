@@ -11,11 +11,13 @@ import json
 import logging
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attn_backends.device import Arch, arch_name
 from attn_backends.registry.manifest import Manifest
 from attn_backends.registry.telling import tell
+
+if TYPE_CHECKING:
+    from attn_backends.device import Arch
 
 SOURCES = (".py", ".toml", ".so", ".pyd", ".cu", ".cuh", ".cubin", ".ptx", ".pyi")
 Certificate = tuple[str, str, str, str]  # backend, version, digest, architecture
@@ -43,6 +45,8 @@ def read_certificates(folder: Path | None = None) -> frozenset[Certificate]:
 
 def architecture(kind: str, arch: Arch | None) -> str:
     """What a certificate is for: `sm_90`, `gfx942`; the kind of a device that has no architecture (`cpu`)."""
+    from attn_backends.device import arch_name  # listing asks for no device
+
     return kind if arch is None else arch_name(kind, arch)
 
 

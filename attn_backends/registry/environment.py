@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
 
 from attn_backends.registry.certificates import Certificate
 from attn_backends.registry.requires import Requires
@@ -33,7 +33,7 @@ class Environment:
     @classmethod
     def current(cls, packages: Iterable[str] = (), certificates: Iterable[Certificate] = ()) -> Environment:
         """This machine: versions of the packages that manifests ask for, read from their metadata."""
-        names = sorted({canonicalize_name(name) for name in (*ALWAYS_RECORDED, *packages)})
+        names = sorted({_canonical(name) for name in (*ALWAYS_RECORDED, *packages)})
         found = ((name, installed_version(name)) for name in names)
         versions = tuple((name, version) for name, version in found if version is not None)
         return cls(versions=versions, certificates=frozenset(certificates))
@@ -41,12 +41,12 @@ class Environment:
     @classmethod
     def pretend(cls, **versions: str) -> Environment:
         """A machine where everything is installed; `pretend(torch="2.11")` fixes single versions."""
-        named = tuple(sorted((canonicalize_name(name.replace("_", "-")), text) for name, text in versions.items()))
+        named = tuple(sorted((_canonical(name), text) for name, text in versions.items()))
         return cls(versions=named, assume_met=True)
 
     def version(self, package: str) -> str | None:
         """The version of a package, None if it is absent or not known."""
-        wanted = canonicalize_name(package)
+        wanted = _canonical(package)
         return next((version for name, version in self.versions if name == wanted), None)
 
     def meets(self, requirement: Requires) -> bool:
@@ -79,6 +79,11 @@ class Environment:
             certificates=certificates,
             driver=data.get("driver"),
         )
+
+
+def _canonical(package: str) -> str:
+    """A distribution's name as PEP 503 compares it; `packaging.utils` says the same, but loads every platform tag."""
+    return re.sub(r"[-_.]+", "-", package).lower()
 
 
 @functools.lru_cache(maxsize=512)

@@ -1,27 +1,27 @@
 """The filters around the axes, in their fixed order: why a backend is out whatever the request's shape.
 
 blocked / not_in_only, api_version, requirement, load_error, not_certified, numerics; then quarantine and gaps, which
-alone among them depend on the request. A forbidden reference is blocked last, behind axes and `check`.
+alone among them depend on the request. A forbidden reference is blocked last, behind axes and `check`. `list` asks them too,
+so they know neither requests, devices nor decisions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from attn_backends.reason import Reason
 from attn_backends.registry.certificates import certified_architectures
 from attn_backends.registry.environment import Environment, fits
 from attn_backends.registry.registry import Snapshot
-from attn_backends.selector.decision import Candidate
 from attn_backends.selector.policy import Policy
-from attn_backends.selector.quarantine import Entry
 from attn_backends.selector.refusal import REFERENCE_FORBIDDEN
 
 if TYPE_CHECKING:
     from attn_backends.device import Device
     from attn_backends.registry.manifest import Manifest
     from attn_backends.request import Request
+    from attn_backends.selector.quarantine import Entry
 
 API_VERSION = "1.0"
 
@@ -40,7 +40,6 @@ class Asked(NamedTuple):
 
 
 Refusal = tuple[str, tuple[Reason, ...]]  # (stage, reasons)
-_REMEMBERED = 64  # (policy, environment, forced, named, architecture) combinations kept per snapshot
 
 
 def static_refusals(asked: Asked, arch: str | None) -> list[Refusal | None]:
@@ -49,20 +48,6 @@ def static_refusals(asked: Asked, arch: str | None) -> list[Refusal | None]:
     arch: the architecture that a certificate must be for; None where one for any will do.
     """
     return [_first_refusal(manifest, asked, arch) for manifest in asked.snapshot.manifests]
-
-
-def static_rejections(asked: Asked, arch: str | None) -> list[Candidate | None]:
-    """The records of `static_refusals`, kept with the snapshot."""
-    memo: dict[Any, list[Candidate | None]] = asked.snapshot.derived.setdefault("static_rejections", {})
-    key = (asked.policy, asked.environment, asked.forced, asked.named, arch)
-    found = memo.get(key)
-    if found is None:
-        refusals = zip(asked.snapshot.manifests, static_refusals(asked, arch), strict=True)
-        found = [None if refusal is None else Candidate.rejected(one, *refusal) for one, refusal in refusals]
-        if len(memo) >= _REMEMBERED:
-            memo.clear()
-        memo[key] = found
-    return found
 
 
 def _first_refusal(manifest: Manifest, asked: Asked, arch: str | None) -> Refusal | None:

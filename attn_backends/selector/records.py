@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from attn_backends.reason import Reason
 from attn_backends.selector.conversions import Called
 from attn_backends.selector.decision import Candidate, Change, Relaxation, Written
+from attn_backends.selector.filters import static_refusals
 from attn_backends.selector.rank import outranked_by
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from attn_backends.selector.times import Measured
 
 _REMEMBERED = 4096  # refusals kept per snapshot
+_REMEMBERED_STATIC = 64  # (policy, environment, forced, named, architecture) combinations kept per snapshot
 _UNMEASURED = (None, None, None)
 
 
@@ -58,6 +60,20 @@ class Found(NamedTuple):
                 rejected.append(against)
         rejected += [_broken(item) for item in snapshot.broken]
         return Written((*_standing(self), *rejected), tuple(nearest))
+
+
+def static_rejections(asked: Asked, arch: str | None) -> list[Candidate | None]:
+    """The records of `static_refusals`, kept with the snapshot."""
+    memo: dict[Any, list[Candidate | None]] = asked.snapshot.derived.setdefault("static_rejections", {})
+    key = (asked.policy, asked.environment, asked.forced, asked.named, arch)
+    found = memo.get(key)
+    if found is None:
+        refusals = zip(asked.snapshot.manifests, static_refusals(asked, arch), strict=True)
+        found = [None if refusal is None else Candidate.rejected(one, *refusal) for one, refusal in refusals]
+        if len(memo) >= _REMEMBERED_STATIC:
+            memo.clear()
+        memo[key] = found
+    return found
 
 
 def _standing(found: Found) -> list[Candidate]:

@@ -16,9 +16,9 @@ from attn_backends.registry.hooking import active_hooks
 from attn_backends.registry.manifest import Manifest
 from attn_backends.registry.registry import Registry
 from attn_backends.selector.decision import Candidate, Decision, Forced, Records
-from attn_backends.selector.filters import Asked, forbidden_reference, quarantine_reasons, static_rejections
+from attn_backends.selector.filters import Asked, forbidden_reference, quarantine_reasons
 from attn_backends.selector.rank import Grounds, rank
-from attn_backends.selector.records import Found
+from attn_backends.selector.records import Found, static_rejections
 from attn_backends.selector.times import CostModel, Measured, Measurements, measured_times, predicted_times
 
 if TYPE_CHECKING:
