@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from attn_backends.bench.suites import Suite, UnknownSuiteError, chosen, read_suite, suite_names
 from attn_backends.cli.failure import Failure
+from attn_backends.cli.needs_torch import need_torch
 
 if TYPE_CHECKING:
     from attn_backends.bench.cell import Cell
@@ -97,14 +98,9 @@ class Order:
 
 def torch_device(name: str | None) -> Any:
     """The torch device of a name, or the usual one. Raises Failure without torch."""
-    try:
-        from attn_backends.bench.target import target
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise Failure(
-            "a benchmark runs kernels, and torch is not installed", "pip install 'attn-backends[torch]'"
-        ) from None
+    need_torch("a benchmark runs kernels")
+    from attn_backends.bench.target import target
+
     return target(name)
 
 

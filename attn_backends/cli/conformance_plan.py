@@ -10,6 +10,7 @@ import click
 
 from attn_backends.cli.conformance_device import chosen_device, device_option
 from attn_backends.cli.conformance_run import LEVELS
+from attn_backends.cli.needs_torch import need_torch
 from attn_backends.cli.options import BACKEND, json_option
 from attn_backends.cli.screen import BAD, NAME, QUIET, WARN, console, print_json, table, text
 
@@ -35,6 +36,7 @@ def command(ctx: click.Context, name: str, level: str, device: str | None, every
 
     manifest = default_registry().snapshot().get(name)
     facts = chosen_device(device, manifest)
+    need_torch("the suite's checks are made of tensors")
     from attn_backends.conformance.plan import plan
 
     made = plan(manifest, level, facts)

@@ -10,6 +10,7 @@ import click
 
 from attn_backends.cli.conformance_device import chosen_device, device_option
 from attn_backends.cli.failure import Failure
+from attn_backends.cli.needs_torch import need_torch
 from attn_backends.cli.options import BACKEND, json_option
 from attn_backends.cli.screen import print_json
 
@@ -75,6 +76,7 @@ def command(
             f"{facts.name} is pretended, nothing can run there",
             f"attn-backends conformance plan {name} --device {device}",
         )
+    need_torch("the suite runs kernels")
     earlier = read_report(track) if track else None
     chosen = level or ("full" if certify else "quick")
     strength = certify and not unmeasured

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from attn_backends.cli.needs_torch import need_torch
 from attn_backends.cli.options import json_option
 from attn_backends.cli.screen import BAD, GOOD, console, print_json, text
 
@@ -35,6 +36,7 @@ def command(ctx: click.Context, full_matrix: bool, as_json: bool) -> None:
 
 def measure(*, full_matrix: bool = False) -> KillMatrix:
     """The suite's strength, with a bar on stderr."""
+    need_torch("the suite runs kernels")
     from attn_backends.cli.conformance_progress import Progress
     from attn_backends.conformance.self_test import self_test
 

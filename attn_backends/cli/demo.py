@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from attn_backends.cli.failure import Failure
+from attn_backends.cli.needs_torch import need_torch
 from attn_backends.cli.options import json_option
 from attn_backends.cli.plan_view import winner
 from attn_backends.cli.planned import Plan, missed, plan_config
@@ -99,12 +99,9 @@ def _logged(folder: str) -> list[dict[str, Any]]:
 
 
 def _run_calls() -> tuple[list[Ran], list[Decision]]:
-    try:
-        import torch
-    except ImportError:
-        raise Failure(
-            "the demo runs attention, and torch is not installed", "pip install 'attn-backends[torch]'"
-        ) from None
+    need_torch("the demo runs attention")
+    import torch
+
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     pairs = [_run(name, tensors, arguments) for name, tensors, arguments in _calls(device, dtype)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from attn_backends.cli.failure import Failure
+from attn_backends.cli.needs_torch import need_torch
 from attn_backends.cli.options import json_option
 from attn_backends.cli.screen import print_json
 
@@ -64,13 +64,10 @@ def command(as_json: bool, budget: float | None, **given: Any) -> None:
 
 
 def _estimated(given: dict[str, Any]) -> ErrorBudget:
-    try:
-        from attn_backends.error_budget.estimate import quantization_error
-        from attn_backends.error_budget.samples import check_device, drawn, loaded
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise Failure("errors are estimated on tensors, and torch is not installed", "pip install torch") from None
+    need_torch("errors are estimated on tensors")
+    from attn_backends.error_budget.estimate import quantization_error
+    from attn_backends.error_budget.samples import check_device, drawn, loaded
+
     seed, device, layout = given["seed"], given["device"], given["layout"]
     check_device(device)
     if given["file"] is not None:

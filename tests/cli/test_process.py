@@ -16,7 +16,7 @@ import sys
 class Blocker:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in {HEAVY!r}:
-            raise ImportError(f"{{name}} is blocked")
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Blocker())
 from attn_backends.cli.main import main
 sys.argv = ["attn-backends", *sys.argv[1:]]
@@ -52,7 +52,9 @@ UNNEEDED_BY_LIST = {  # module -> who would load it
 
 def test_list_loads_nothing_that_it_does_not_use():
     """Every module is read and run before the first backend is found; these took a tenth of the time."""
-    run = "import sys; from attn_backends.cli.main import cli; cli(['list'], standalone_mode=False); print(*sys.modules)"
+    run = (
+        "import sys; from attn_backends.cli.main import cli; cli(['list'], standalone_mode=False); print(*sys.modules)"
+    )
     loaded = process("-c", run).stdout.splitlines()[-1].split()
     assert {name: why for name, why in UNNEEDED_BY_LIST.items() if name in loaded} == {}
 
@@ -79,11 +81,29 @@ def test_no_command_but_the_demo_needs_torch(words):
     assert done.stdout
 
 
-def test_the_demo_without_torch_says_how_to_get_it():
-    """One line, exit code 2."""
-    done = process("-c", BLOCKED, "demo")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("demo",),
+        ("conformance", "plan", "eager", "--device", "h200"),
+        ("conformance", "plan", "eager", "--json"),
+        ("conformance", "run", "eager"),
+        ("conformance", "self-test"),
+        ("bench", "--suite", "prefill"),
+        ("calibrate",),
+        ("regret",),
+        ("quantization-error",),
+    ],
+    ids=" ".join,
+)
+def test_what_needs_torch_says_how_to_get_it(words):
+    """What for, and how, on two lines; exit code 2, and no traceback."""
+    done = process("-c", BLOCKED, *words)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "pip install 'attn-backends[torch]'" in done.stderr
+    error, hint = done.stderr.splitlines()
+    assert error.startswith("error: ")
+    assert error.endswith(", and torch is not installed")
+    assert hint == "hint: pip install 'attn-backends[torch]'"
 
 
 @pytest.mark.parametrize(
