@@ -3,8 +3,10 @@
     python benchmarks/first_call.py [--backend triton_tiled] [--out benchmarks/results/h200/first_call.json]
 
 Each figure is the time of the first `attention(...)` of a process (and of the first backward after it), device work
-included; torch is imported, CUDA is started and one backward of torch's own is done before the clock. Every case has a cache folder of its own, empty at
-first; a case's processes follow each other, the cases run side by side.
+included; torch is imported, CUDA is started and one backward of torch's own is done before the clock, with the
+gradient handed in, because torch imports sympy where one is (1 to 2 s, once a process). Every case has a cache folder
+of its own, empty at first; a case's processes follow each other, and so many cases run side by side that each has as
+many cores as a backward has kernels.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 WIDTHS = (64, 128, 256)
 LATER = 2  # processes after the first
+KERNELS = 4  # of a backward
 
 
 def first_call(backend: str, head_dim: int, case: str) -> dict[str, float]:
@@ -37,7 +40,7 @@ def first_call(backend: str, head_dim: int, case: str) -> dict[str, float]:
 
     shape = (2, 2048, 2048 // head_dim, head_dim)
     tensors = [torch.randn(shape, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3)]
-    torch.autograd.grad(tensors[0].square().sum(), tensors[0])
+    torch.autograd.grad(tensors[0].square(), tensors[0], torch.ones_like(tensors[0]))
     torch.cuda.synchronize()
     begin = time.perf_counter()
     out = attn_backends.attention(*tensors, **CASES[case], backend=backend)
@@ -76,7 +79,7 @@ def record(backend: str) -> dict[str, Any]:
 
 def _side_by_side(backend: str) -> list[dict[str, Any]]:
     cases = list(product(WIDTHS, CASES))
-    with ThreadPoolExecutor(len(cases)) as pool:
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // KERNELS)) as pool:
         return list(pool.map(lambda case: measure(backend, *case), cases))
 
 

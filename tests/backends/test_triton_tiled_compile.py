@@ -75,15 +75,26 @@ def test_sm_90_multiplies_from_shared_memory_and_loads_through_descriptors() -> 
 MOST_VARIANTS = 200
 
 
-def test_the_suite_makes_triton_compile_few_kernels(tmp_path: Path) -> None:
-    """All items of level `full` on an H200 together: what is not hot shares kernels, whatever its widths and features."""
+def printed_by(module: str, *arguments: str) -> Any:
+    """The JSON that a module prints."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "tests.backends.triton_tiled_variants", str(tmp_path / "site")]
+    command = [sys.executable, "-m", module, *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+def test_the_suite_makes_triton_compile_few_kernels(tmp_path: Path) -> None:
+    """All items of level `full` on an H200 together: what is not hot shares kernels, whatever its widths and features."""
+    found = printed_by("tests.backends.triton_tiled_variants", str(tmp_path / "site"))
     assert set(found) == {"attention_forward", "row_terms", "key_gradients", "query_gradients", "bias_gradients"}
     assert sum(found.values()) <= MOST_VARIANTS, found
+
+
+def test_the_kernels_of_a_backward_are_compiled_side_by_side() -> None:
+    """All of them in threads, and none is left for its own launch to compile."""
+    found = printed_by("tests.backends.triton_tiled_together")
+    assert found == {"compiled": ["key_gradients", "query_gradients", "row_terms"], "left": []}
 
 
 def test_amd_compiles() -> None:

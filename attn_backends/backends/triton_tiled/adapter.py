@@ -10,13 +10,14 @@ import torch
 
 from attn_backends.backends.triton_tiled.gradients import (
     Incoming,
+    keys_launches,
     launch_bias,
-    launch_keys,
-    launch_queries,
-    launch_rows,
+    queries_launch,
+    rows_launch,
 )
 from attn_backends.backends.triton_tiled.launch import launch_forward
 from attn_backends.backends.triton_tiled.operands import operands_of, rows_like
+from attn_backends.backends.triton_tiled.together import launch_all
 from attn_backends.call import Grads
 
 if TYPE_CHECKING:
@@ -64,11 +65,12 @@ def backward(call: Call, d_out: torch.Tensor, d_lse: torch.Tensor | None) -> Gra
     out = call.out if saved.out is None else saved.out
     if lse is None:
         raise ValueError("a call whose forward did not keep its LSE has no backward")
-    delta, sinks = launch_rows(call, operands, out, lse, d_out, d_lse)
+    rows, delta, sink_parts = rows_launch(call, operands, out, lse, d_out, d_lse)
     incoming = Incoming(call=call, operands=operands, d_out=d_out, norms=saved.tops or (lse, None), delta=delta)
-    grads = Grads(q=_unset(call.q, call), k=_unset(call.k, call), v=_unset(call.v, call), sinks=sinks)
-    launch_keys(incoming, grads.k, grads.v)
-    launch_queries(incoming, grads.q)
+    grads = Grads(q=_unset(call.q, call), k=_unset(call.k, call), v=_unset(call.v, call))
+    launch_all([rows, *keys_launches(incoming, grads.k, grads.v), queries_launch(incoming, grads.q)])
+    if sink_parts is not None:
+        grads.sinks = sink_parts.sum((0, 2))
     if call.grad_bias and operands.flags["BIAS"]:
         grads.bias = launch_bias(incoming)
     return grads

@@ -25,7 +25,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.driver import driver
 
-from attn_backends.backends.triton_tiled import adapter, choice, sources
+from attn_backends.backends.triton_tiled import adapter, choice, sources, together
 from attn_backends.backends.triton_tiled.configs import Config, Traits
 from attn_backends.call import Call
 
@@ -146,8 +146,9 @@ def _standing_in(target: Any) -> Iterator[None]:
     arch = target.arch if target.backend == "cuda" else 0
     real = driver._active
     driver.set_active(_StandIn(target))
+    alone = mock.patch.object(together, "compile_side_by_side")
     try:
-        with mock.patch.object(choice, "architecture", return_value=arch):
+        with mock.patch.object(choice, "architecture", return_value=arch), alone:
             yield
     finally:
         driver._active = real

@@ -1,7 +1,8 @@
-"""Launching the backward kernels for one call, in the order delta, (dK, dV), dQ, d bias."""
+"""The launches of the backward kernels for one call, in the order delta, (dK, dV), dQ, d bias."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from attn_backends.backends.triton_tiled.launch import fills_tiles, guarded, len
 from attn_backends.backends.triton_tiled.operands import Operands, row_strides, strides_of
 from attn_backends.backends.triton_tiled.sources import aligned, leaves_32_bits, sources_of
 from attn_backends.backends.triton_tiled.specialization import coded
+from attn_backends.backends.triton_tiled.together import Launch
 from attn_backends.block_mask import as_four_dims
 
 if TYPE_CHECKING:
@@ -39,15 +41,15 @@ class Incoming:
     delta: torch.Tensor
 
 
-def launch_rows(
+def rows_launch(
     call: Call,
     operands: Operands,
     out: torch.Tensor,
     lse: torch.Tensor,
     d_out: torch.Tensor,
     d_lse: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """delta, shaped as lse, and the sinks' gradient [Hq] where the call asks for it."""
+) -> tuple[Launch, torch.Tensor, torch.Tensor | None]:
+    """What writes delta, shaped as lse, and, where the call asks, parts [B, Hq, ..] of the sinks' gradient; and both."""
     sizes = operands.sizes
     delta = torch.empty(lse.shape, dtype=torch.float32, device=lse.device)
     tiles = -(-sizes.longest_q // _ROWS)
@@ -62,18 +64,24 @@ def launch_rows(
     strides: tuple[tuple[int, ...], ...] = (
         out_strides, d_out_strides, row_strides(lse), row_strides(delta if d_lse is None else d_lse), row_strides(delta)
     )  # fmt: skip
-    ROWS.member(not known, False)[(tiles, sizes.heads, operands.batch)](
+    arguments = (
         out, d_out, lse, delta if d_lse is None else d_lse, delta, sinks, parts, starts,
         *(strides if known else map(coded, strides)),
         sizes.heads, sizes.longest_q, sizes.width_v, operands.present, int(d_lse is not None),
-        BLOCK_M=_ROWS, BLOCK_DV=shared_width(sizes.width_v, sizes.width_v), PACKED_Q=known and operands.packed[0], SINKS=sinks is not None,
-        D_LSE=d_lse is not None or not known, WIDE=leaves_32_bits(_ROWS, out_strides, d_out_strides), PORTABLE=not known, num_warps=4,
     )  # fmt: skip
-    return delta, None if parts is None else parts.sum((0, 2))
+    options = {
+        "BLOCK_M": _ROWS, "BLOCK_DV": shared_width(sizes.width_v, sizes.width_v), "PACKED_Q": known and operands.packed[0],
+        "SINKS": sinks is not None, "D_LSE": d_lse is not None or not known,
+        "WIDE": leaves_32_bits(_ROWS, out_strides, d_out_strides), "PORTABLE": not known, "num_warps": 4,
+    }  # fmt: skip
+    kernel, grid = ROWS.member(not known, False), (tiles, sizes.heads, operands.batch)
+    return Launch(kernel=kernel, grid=grid, arguments=arguments, options=options), delta, parts
 
 
-def launch_keys(incoming: Incoming, d_k: torch.Tensor, d_v: torch.Tensor, config: Config | None = None) -> None:
-    """Write d_k and d_v, shaped as k and v, any strides."""
+def keys_launches(
+    incoming: Incoming, d_k: torch.Tensor, d_v: torch.Tensor, config: Config | None = None
+) -> Iterator[Launch]:
+    """What writes d_k and d_v, shaped as k and v, any strides."""
     call, operands = incoming.call, incoming.operands
     sizes = operands.sizes
     sources = sources_of("keys", call, operands, config, incoming.d_out)
@@ -85,21 +93,26 @@ def launch_keys(incoming: Incoming, d_k: torch.Tensor, d_v: torch.Tensor, config
     kernel = KEYS.member(config.portable, sources.options["ALIGNED"])
     norms, delta = incoming.norms, incoming.delta
     strides_k, strides_v = strides_of(d_k, call.layout), strides_of(d_v, call.layout)
+    arguments = (
+        *sources.tensors, *norms, delta, d_k, d_v, stand_in(operands.slopes, norms[0], sources), *masks_for(operands, sources),
+        lists.tiles, lists.counts, *lengths_for(operands, norms[0], sources),
+        *sources.strides, *sources.steps(row_strides(norms[0]), row_strides(delta), strides_k, strides_v),
+        *sources.steps(operands.slope_strides, lists.strides),
+        sizes.kv_heads, sizes.heads // sizes.kv_heads, sizes.longest_q, sizes.longest_k, sizes.width, sizes.width_v,
+        *operands.scaling, *operands.band, operands.present, *operands.dropout,
+    )  # fmt: skip
+    options = {
+        "GUARD": sources.tma and operands.packed[0], "EVEN_Q": fills_tiles(operands, "q", config), **sources.options
+    }  # fmt: skip
     for want_k, want_v in ((True, False), (False, True)) if config.split else ((True, True),):
-        kernel[(tiles * sizes.kv_heads * operands.batch,)](
-            *sources.tensors, *norms, delta, d_k, d_v, stand_in(operands.slopes, norms[0], sources), *masks_for(operands, sources),
-            lists.tiles, lists.counts, *lengths_for(operands, norms[0], sources),
-            *sources.strides, *sources.steps(row_strides(norms[0]), row_strides(delta), strides_k, strides_v),
-            *sources.steps(operands.slope_strides, lists.strides),
-            sizes.kv_heads, sizes.heads // sizes.kv_heads, sizes.longest_q, sizes.longest_k, sizes.width, sizes.width_v,
-            *operands.scaling, *operands.band, operands.present, *operands.dropout,
-            GUARD=sources.tma and operands.packed[0], EVEN_Q=fills_tiles(operands, "q", config),
-            WANT_K=want_k, WANT_V=want_v, **sources.options,
+        yield Launch(
+            kernel=kernel, grid=(tiles * sizes.kv_heads * operands.batch,), arguments=arguments,
+            options={"WANT_K": want_k, "WANT_V": want_v, **options},
         )  # fmt: skip
 
 
-def launch_queries(incoming: Incoming, d_q: torch.Tensor, config: Config | None = None) -> None:
-    """Write d_q, shaped as q, any strides."""
+def queries_launch(incoming: Incoming, d_q: torch.Tensor, config: Config | None = None) -> Launch:
+    """What writes d_q, shaped as q, any strides."""
     call, operands = incoming.call, incoming.operands
     sizes = operands.sizes
     sources = sources_of("queries", call, operands, config, incoming.d_out)
@@ -110,15 +123,18 @@ def launch_queries(incoming: Incoming, d_q: torch.Tensor, config: Config | None 
     tiles = -(-sizes.longest_q // config.rows)
     kernel = QUERIES.member(config.portable, sources.options["ALIGNED"])
     norms, delta = incoming.norms, incoming.delta
-    kernel[(tiles * sizes.heads * operands.batch,)](
-        *sources.tensors, *norms, delta, d_q, stand_in(operands.slopes, norms[0], sources), *masks_for(operands, sources), lists.tiles, lists.counts,
-        *lengths_for(operands, norms[0], sources),
+    arguments = (
+        *sources.tensors, *norms, delta, d_q, stand_in(operands.slopes, norms[0], sources), *masks_for(operands, sources),
+        lists.tiles, lists.counts, *lengths_for(operands, norms[0], sources),
         *sources.strides, *sources.steps(row_strides(norms[0]), row_strides(delta), strides_of(d_q, call.layout)),
         *sources.steps(operands.slope_strides, lists.strides),
         sizes.heads, sizes.heads // sizes.kv_heads, sizes.longest_q, sizes.longest_k, sizes.width, sizes.width_v,
         *operands.scaling, *operands.band, operands.present, *operands.dropout,
-        GUARD=guarded(operands, sources), EVEN_K=fills_tiles(operands, "k", config), **sources.options,
     )  # fmt: skip
+    options = {
+        "GUARD": guarded(operands, sources), "EVEN_K": fills_tiles(operands, "k", config), **sources.options
+    }  # fmt: skip
+    return Launch(kernel=kernel, grid=(tiles * sizes.heads * operands.batch,), arguments=arguments, options=options)
 
 
 def launch_bias(incoming: Incoming, config: Config | None = None) -> torch.Tensor:
