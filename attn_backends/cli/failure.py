@@ -15,7 +15,7 @@ HINTS = {
     "UnknownBackendError": "`attn-backends list` shows every backend",
     "RequestError": "`attn-backends explain --help` lists every field and what is legal",
     "ConfigError": "a config is a Hugging Face config.json; `attn-backends plan --help` says more",
-    "PolicyError": "`attn-backends doctor` shows the knobs that are set",
+    "PolicyError": "docs/policy.md lists every key; `attn-backends doctor` shows the knobs that are set",
     "ManifestError": "docs/manifest.md lists every key, docs/axes.md every axis",
     "UnknownIdError": "`attn-backends log show` lists the decisions",
 }

@@ -30,6 +30,7 @@ FILES = {
     "docs/images/explain.svg": f"{HOME}.picture",
     "docs/images/triton_tiled_walks.svg": f"{HOME}.walks",
     "docs/manifest.md": f"{HOME}.manifest",
+    "docs/policy.md": f"{HOME}.policy",
     "docs/reason-codes.md": f"{HOME}.codes",
 }
 

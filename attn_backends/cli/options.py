@@ -49,6 +49,42 @@ def _configs() -> Iterable[str]:
     return shipped()
 
 
+def _numerics() -> Iterable[str]:
+    from attn_backends.registry.manifest import NUMERICS
+
+    return NUMERICS
+
+
 BACKEND = Name("name", _backends)
 DEVICE = Name("device", _devices)
 CONFIG = Name("config", _configs)
+
+
+def _words(_ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Kinds of numerics from an option that is repeated, or given once with commas."""
+    words = tuple(word for one in given for word in map(str.strip, one.split(",")) if word)
+    strange = [word for word in words if word not in _numerics()]
+    if strange or (given and not words):
+        raise click.BadParameter(f"got {', '.join(given)!r}; allowed: {', '.join(_numerics())}", param=param)
+    return words
+
+
+def policy_options(function: Callable[..., None]) -> Callable[..., None]:
+    """The options that a policy is put together from: a file, and what is laid over it."""
+    for option in reversed(_POLICY):
+        function = option(function)
+    return function
+
+
+_POLICY = (
+    click.option(
+        "--policy", type=click.Path(exists=True, dir_okay=False), help="Policy file (TOML); docs/policy.md lists its keys."
+    ),
+    click.option("--prefer", type=BACKEND, multiple=True, help="Best first; may be repeated."),
+    click.option("--block", type=BACKEND, multiple=True, help="Never these; may be repeated."),
+    click.option("--only", type=BACKEND, multiple=True, help="None but these; may be repeated."),
+    click.option(
+        "--numerics", type=Name("kinds", _numerics), multiple=True, callback=_words,
+        help="Allow these: exact, quantized, approximate; with commas, or repeated.  [exact]",
+    ),
+)  # fmt: skip

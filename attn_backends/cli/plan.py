@@ -8,7 +8,7 @@ import click
 
 from attn_backends.capability import DTYPES, FORMATS
 from attn_backends.cli.failure import Failure
-from attn_backends.cli.options import BACKEND, CONFIG, DEVICE, json_option
+from attn_backends.cli.options import CONFIG, DEVICE, json_option, policy_options
 from attn_backends.cli.question import device_name, policy_of
 from attn_backends.cli.screen import console, print_json
 
@@ -28,10 +28,7 @@ PHASES = ("prefill", "append", "decode", "training")
 @click.option("--page-size", type=click.IntRange(min=1), default=16, help="Tokens per page of the KV cache.  [16]")
 @click.option("--kv-format", type=click.Choice(FORMATS), default="dense", help="Storage of the KV cache.  [dense]")
 @click.option("--dtype", type=click.Choice(DTYPES), help="Of q.  [the checkpoint's]")
-@click.option("--policy", type=click.Path(exists=True, dir_okay=False), help="Policy file (TOML).")
-@click.option("--prefer", type=BACKEND, multiple=True, help="Best first; may be repeated.")
-@click.option("--block", type=BACKEND, multiple=True, help="Never these; may be repeated.")
-@click.option("--only", type=BACKEND, multiple=True, help="None but these; may be repeated.")
+@policy_options
 @click.option("--why", is_flag=True, help="Every backend that does not serve a call, with all its reasons.")
 @click.option("--shipped", "list_shipped", is_flag=True, help="List the configs that come with the package.")
 @json_option

@@ -13,7 +13,7 @@ import click
 
 from attn_backends.cli.assumptions import assume
 from attn_backends.cli.failure import Failure
-from attn_backends.cli.options import BACKEND, DEVICE
+from attn_backends.cli.options import BACKEND, DEVICE, policy_options
 from attn_backends.cli.request_flags import field_options, fields_given
 from attn_backends.cli.shorthands import shorthand_fields, shorthand_options
 from attn_backends.request import Request
@@ -93,10 +93,10 @@ def policy_of(given: dict[str, Any]) -> Policy | None:
     """The policy file with the options laid over it; None where neither is given."""
     from attn_backends.selector.policy import Policy
 
-    changes = {name: given[name] for name in ("prefer", "block", "only") if given.get(name)}
+    changes = {name: given[name] for name in ("prefer", "block", "only", "numerics") if given.get(name)}
     if not changes and not given.get("policy"):
         return None
-    _check_names(name for names in changes.values() for name in names)
+    _check_names(name for field, names in changes.items() if field != "numerics" for name in names)
     base = Policy.from_toml(given["policy"]) if given.get("policy") else Policy()
     return base.overlaid(changes)
 
@@ -133,8 +133,5 @@ _SELECTION = (
         "--device", type=DEVICE, help="Pretend this device: h200, rtx_4090, sm_90, gfx942, cpu.  [this machine]"
     ),
     click.option("--backend", type=BACKEND, help="As attention(backend=...): this one or none."),
-    click.option("--policy", type=click.Path(exists=True, dir_okay=False), help="Policy file (TOML)."),
-    click.option("--prefer", type=BACKEND, multiple=True, help="Best first; may be repeated."),
-    click.option("--block", type=BACKEND, multiple=True, help="Never these; may be repeated."),
-    click.option("--only", type=BACKEND, multiple=True, help="None but these; may be repeated."),
+    policy_options,
 )

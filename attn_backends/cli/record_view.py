@@ -121,10 +121,19 @@ def _nobody(record: Json) -> Text:
     forced = record.get("forced")
     if not forced:
         return text(("no backend", BAD), "\nno registered backend fits this request; below is why")
-    return text(
-        ("no backend", BAD),
-        f"\n{word(forced['name'])} was chosen by name and cannot serve this request; it is never swapped",
-    )
+    said = f"\n{word(forced['name'])} was chosen by name and cannot serve this request; it is never swapped"
+    candidates: list[Json] = [one for one in record.get("candidates", ()) if one.get("name") == forced["name"]]
+    return text(("no backend", BAD), said, *(line for one in candidates for line in _against(one)))
+
+
+def _against(candidate: Json) -> Iterator[str | Text | tuple[str, str]]:
+    """Every reason against a backend on a line of its own, with what to do about it below."""
+    for reason in reasons_of(candidate):
+        yield "\n"
+        yield reason_text(reason, every=False)
+        if reason.get("hint"):
+            yield ("\n  hint: ", NAME)
+            yield word(reason["hint"])
 
 
 def _tier_style(winner: Json) -> str:

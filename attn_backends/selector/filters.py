@@ -138,8 +138,9 @@ def _numerics(manifest: Manifest, policy: Policy) -> tuple[Reason, ...]:
         return ()
     want = "{" + ", ".join(sorted(policy.numerics)) + "}"
     text = f"numerics {manifest.numerics} is not allowed here, only {want}"
-    allowed = ", ".join(f'"{one}"' for one in sorted({*policy.numerics, manifest.numerics}))
-    hint = f"Policy(numerics={{{allowed}}}) allows it"
+    allowed = sorted({*policy.numerics, manifest.numerics})
+    listed = ", ".join(f'"{one}"' for one in allowed)
+    hint = f"Policy(numerics={{{listed}}}) allows it, on a command line --numerics {','.join(allowed)}"
     return (Reason("numerics", "numerics", manifest.numerics, want, text, manifest.label, hint),)
 
 

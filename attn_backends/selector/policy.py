@@ -146,6 +146,27 @@ _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Policy) i
 _FIELDS = tuple(_DEFAULTS)
 
 
+def policy_keys() -> dict[str, tuple[str, str]]:
+    """Every key of a policy file: what is legal under it, and what holds where it is left out."""
+    special = {
+        "numerics": f"a non-empty list out of {', '.join(NUMERICS)}",
+        "pin": "a backend's name",
+        "rules": "one [[rules]] table per rule",
+    }
+    kinds = {
+        **dict.fromkeys(_FLAGS, "true or false"),
+        **dict.fromkeys((*_SETS, *_ORDERS), "a list of names"),
+        **special,
+    }
+    return {name: (kinds[name], _default_text(default)) for name, default in _DEFAULTS.items()}
+
+
+def _default_text(default: Any) -> str:
+    if isinstance(default, bool):
+        return str(default).lower()
+    return "not set" if default is None else json.dumps(_plain(default))
+
+
 def _checked(name: str, value: Any) -> Any:
     if name in _FLAGS:
         if not isinstance(value, bool):

@@ -195,3 +195,77 @@ def test_a_value_that_is_not_legal_names_what_is():
             with pytest.raises(Exception, match="allowed: ") as caught:
                 FieldValue(field).convert("abc", None, None)
             assert field.check.allowed in str(caught.value)
+
+
+FORCED = {  # words -> (the backend, what its panel says, the hint there)
+    "numerics": (
+        ["--backend", "fp8"], "numerics: quantized is not allowed here, only {exact}", "--numerics exact,quantized",
+    ),
+    "a feature": (["--backend", "sdpa_flash", "--softcap", "50"], "softcap: got true, want false", None),
+    "two axes": (["--backend", "torch_varlen"], "varlen: got false, want {true}", None),
+    "a policy": (["--backend", "flex", "--block", "flex"], "flex is blocked by the policy", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORCED)
+def test_a_backend_that_was_asked_for_and_does_not_serve_comes_first(run, name):
+    """With every reason and its hint above the table, and at the top of the table, however many others fit."""
+    words, reason, hint = FORCED[name]
+    result = run("explain", "--device", "h200", *words)
+    asked, shown = words[1], result.stdout
+    assert result.exit_code == 1
+    panel, table = shown.partition("request  ")[0], shown.partition("───\n")[2]
+    said = " ".join(panel.replace("│", " ").split())
+    assert reason in said
+    assert hint is None or hint in said.partition("hint: ")[2]
+    assert table.split()[:3] == ["-", asked, "rejected"]
+
+
+def test_the_text_of_a_decision_has_it_first_too():
+    """`explain()` and the log tell the same story in the same order."""
+    from attn_backends import explain
+
+    told = explain(Request(**USUAL), device="h200", backend="fp8")
+    assert told.partition("candidates\n")[2].split()[:4] == ["-", "fp8", "1.0.0", "rejected:"]
+
+
+NUMERICS = {
+    "commas": (["--numerics", "exact,quantized"], ["exact", "quantized"]),
+    "repeated": (["--numerics", "exact", "--numerics", "quantized"], ["exact", "quantized"]),
+    "blanks": (["--numerics", " quantized , exact,"], ["exact", "quantized"]),
+    "one": (["--numerics", "quantized"], ["quantized"]),
+    "none": ([], None),
+}
+
+
+@pytest.mark.parametrize("spelling", NUMERICS)
+@pytest.mark.parametrize("command", ["explain", "roofline", "why-not fp8", "plan gpt2 --phase prefill"])
+def test_numerics_are_those_of_the_policy(run, command, spelling):
+    """Repeated or with commas, in every command that takes a request: fp8 fits where quantised numerics are allowed."""
+    words, numerics = NUMERICS[spelling]
+    record = json.loads(run(*command.split(), "--device", "h200", *words, "--json").stdout)
+    if command == "explain":
+        assert record["policy"].get("numerics") == numerics
+    refused = {name for name, codes in codes_of(record) if "numerics" in codes}
+    assert ("fp8" in refused) == ("quantized" not in (numerics or ["exact"]))
+
+
+def codes_of(record):
+    """(backend, codes of the reasons against it) of every candidate in a record, however deep."""
+    if isinstance(record, list):
+        return [found for one in record for found in codes_of(one)]
+    if not isinstance(record, dict):
+        return []
+    own = [
+        str(one["code"] if isinstance(one, dict) else one) for one in record.get("reasons") or record.get("codes") or ()
+    ]
+    name = record.get("name") or record.get("backend")
+    return [(name, own), *(found for value in record.values() for found in codes_of(value))]
+
+
+@pytest.mark.parametrize("given", ["bogus", "exact,bogus", ",", ""])
+def test_unknown_numerics_are_answered_with_the_legal_ones(run, given):
+    """Exit code 2, before anything is decided."""
+    result = run("explain", "--device", "h200", "--numerics", given)
+    assert result.exit_code == 2
+    assert "allowed: exact, quantized, approximate" in result.stderr

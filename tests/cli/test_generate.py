@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import tomllib
 
 import jsonschema
@@ -11,13 +12,14 @@ from click.testing import CliRunner
 
 from attn_backends.capability import TABLE
 from attn_backends.cli.generate import FILES, command, stale_files
-from attn_backends.cli.generators import axes, codes, commands, manifest, manifest_schema, matrix, stub
+from attn_backends.cli.generators import axes, codes, commands, manifest, manifest_schema, matrix, policy, stub
 from attn_backends.cli.main import COMMANDS
 from attn_backends.registry.discovery import BUILTIN_FOLDER
 from attn_backends.registry.manifest import manifest_keys
 from attn_backends.registry.registry import default_registry
 from attn_backends.request_fields import FIELDS
 from attn_backends.selector.log.schema import REASON_CODES
+from attn_backends.selector.policy import Policy
 
 MANIFESTS = sorted(BUILTIN_FOLDER.glob("*/backend.toml"))
 
@@ -114,3 +116,29 @@ def test_the_schema_refuses_what_the_reader_refuses(axis, value):
     raw["capability"][0][axis] = value
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.Draft202012Validator(manifest_schema.manifest_schema()).validate(raw)
+
+
+def test_the_policy_page_says_every_key_with_its_default():
+    """The keys are those of `Policy`; one that nobody explains stops the generator."""
+    text = policy.render()
+    for field in dataclasses.fields(Policy):
+        if field.init:
+            assert f"| `{field.name}` | " in text
+    assert '| ["exact"] |' in text
+    assert "any key" in text.lower()
+
+
+def test_a_policy_key_without_a_meaning_stops_the_generator(monkeypatch):
+    """Nobody finds an empty cell."""
+    monkeypatch.delitem(policy.MEANINGS, "pin")
+    with pytest.raises(KeyError, match="pin"):
+        policy.render()
+
+
+def test_the_example_of_the_policy_page_is_a_policy_file(tmp_path):
+    """What stands there can be copied."""
+    file = tmp_path / "policy.toml"
+    file.write_text(policy.render().partition("```toml\n")[2].partition("```")[0])
+    read = Policy.from_toml(file)
+    assert read.prefer == ("hopper", "sdpa_cudnn")
+    assert [dict(rule.then) for rule in read.rules] == [{"prefer": ("paged_decode",)}, {"forbid_reference": False}]

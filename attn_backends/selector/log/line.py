@@ -54,8 +54,9 @@ def record_text(record: Json) -> str:
 
 
 def candidates_of(record: Json) -> list[Json]:
-    """Every candidate: the winner, the outranked in rank order, the rejected by name."""
-    return sorted(record.get("candidates", ()), key=_place)
+    """Every candidate: one that was chosen by name, the winner, the outranked in rank order, the rejected by name."""
+    forced = (record.get("forced") or {}).get("name")
+    return sorted(record.get("candidates", ()), key=lambda one: (one.get("name") != forced, *_place(one)))
 
 
 def winner_of(record: Json) -> Json | None:
