@@ -25,6 +25,8 @@ from attn_backends.errors import RequestError
 if TYPE_CHECKING:
     import torch
 
+    from attn_backends.request import Request
+
 Shape = tuple[int, ...]
 
 # The largest and smallest number that each quantised format stores, by the name of its torch dtype.
@@ -33,6 +35,43 @@ RANGES: dict[str, tuple[float, float]] = {
     "float8_e5m2": (-57344.0, 57344.0),
     "int8": (-128.0, 127.0),
 }
+
+STORED_AS = {"float8_e4m3fn": "scaled-fp8-e4m3", "float8_e5m2": "scaled-fp8-e5m2", "int8": "scaled-int8"}  # of a dtype
+AXES = ("dtype", "q_format", "kv_format", "scale_granularity")  # those that a missing descale shows on
+
+
+def unscaled(request: Request) -> tuple[str, ...]:
+    """Which of q, k and v hold quantised numbers and have no descale. No tensors make such a request; people write it."""
+    plain_q = request.dtype in STORED_AS and request.q_format == "dense"
+    found = ["q"] if plain_q or (request.q_format != "dense" and request.q_granularity == "none") else []
+    for name, stored, granularity in (
+        ("k", request.k_format, request.k_granularity),
+        ("v", request.v_format, request.v_granularity),
+    ):
+        if granularity == "none" and (plain_q or stored != "dense"):
+            found.append(name)
+    return tuple(found)
+
+
+def descale_hint(request: Request) -> str | None:
+    """What to pass where descales are missing; None where none is."""
+    names = unscaled(request)
+    if not names:
+        return None
+    stored = STORED_AS.get(request.dtype, request.k_format if request.k_format != "dense" else request.v_format)
+    has = "has" if len(names) == 1 else "have"
+    descales, formats, granularities = (
+        ", ".join(f"{name}_{what}" for name in names) for what in ("descale", "format", "granularity")
+    )
+    return (
+        f"{_listed(names)} {has} no descale: pass {descales} (1.0 if nothing was scaled); in a request"
+        f" {formats} {stored} and {granularities} per_tensor, or finer"
+    )
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    """`q, k and v`."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def resolve_granularity(

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from attn_backends.quantization import STORED_AS
+
 Fields = dict[str, Any]
 
 DTYPE = "bfloat16"
@@ -15,6 +17,7 @@ SEQ, CHUNK = 4096, 512
 Q_HEADS, KV_HEADS = 32, 8
 HEAD_DIM = 128
 ALIGNMENT = 16  # bytes; what fresh allocations have at least
+_FORMATS = ("q_format", "k_format", "v_format")
 _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -23,7 +26,8 @@ def assume(given: Fields) -> Fields:
     assumed: Fields = {}
     if "dtype" not in given:
         assumed["dtype"] = DTYPE
-    assumed |= _lengths(given) | _heads(given) | _widths(given) | _scales(given)
+    assumed |= _formats(given)
+    assumed |= _lengths(given) | _heads(given) | _widths(given) | _scales(given | assumed)
     if given.get("layout") == "thd" and "varlen" not in given:
         assumed["varlen"] = True
     if "alignment" not in given:
@@ -55,6 +59,12 @@ def _heads(given: Fields) -> Fields:
 def _widths(given: Fields) -> Fields:
     width = given.get("head_dim_qk", given.get("head_dim_v", HEAD_DIM))
     return {name: width for name in ("head_dim_qk", "head_dim_v") if name not in given}
+
+
+def _formats(given: Fields) -> Fields:
+    """A quantised dtype is that of q, k and v alike, and each of them is stored in its format."""
+    stored = STORED_AS.get(given.get("dtype", DTYPE))
+    return {} if stored is None else {name: stored for name in _FORMATS if name not in given}
 
 
 def _scales(given: Fields) -> Fields:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attn_backends.cli.screen import BAD, CODE, HEAD, NAME, QUIET, STATUS_STYLES, WARN, facts, table, text
+from attn_backends.quantization import AXES
 from attn_backends.selector.log.line import (
     ELSEWHERE,
     SOURCES,
@@ -120,7 +121,10 @@ def _winner(record: Json, winner: Json) -> Text:
 def _nobody(record: Json) -> Text:
     forced = record.get("forced")
     if not forced:
-        return text(("no backend", BAD), "\nno registered backend fits this request; below is why")
+        reasons = [reason for one in record.get("candidates", ()) for reason in reasons_of(one)]
+        hint = next((reason["hint"] for reason in reasons if reason.get("code") in AXES and reason.get("hint")), None)
+        more: list[str | tuple[str, str]] = [("\nhint: ", NAME), word(hint)] if hint else []
+        return text(("no backend", BAD), "\nno registered backend fits this request; below is why", *more)
     said = f"\n{word(forced['name'])} was chosen by name and cannot serve this request; it is never swapped"
     candidates: list[Json] = [one for one in record.get("candidates", ()) if one.get("name") == forced["name"]]
     return text(("no backend", BAD), said, *(line for one in candidates for line in _against(one)))

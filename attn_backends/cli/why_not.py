@@ -143,6 +143,8 @@ def _hints(candidate: Candidate) -> Iterator[tuple[str, str | Text]]:
         yield "to use it", f'backend="{candidate.name}" in the call, or prefer it in a policy'
     if candidate.stage == "capability":
         yield "nearest box", ", ".join(dict.fromkeys(reason.source for reason in candidate.reasons))
+        if hints := dict.fromkeys(reason.hint for reason in candidate.reasons if reason.hint):
+            yield "hint", "; ".join(hints)
 
 
 def _reasons(candidate: Candidate) -> Table:

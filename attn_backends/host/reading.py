@@ -115,11 +115,23 @@ def _format_fields(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Argumen
         if stored == "dense" and descale is not None:
             raise RequestError(f"{name}_descale", "given", f"none, since {name} is {dtype_name(tensor.dtype)}")
         if stored != "dense" and descale is None:
-            raise RequestError(f"{name}_descale", None, f"a descale, since {name} is {dtype_name(tensor.dtype)}")
+            allowed = f"a descale, since {name} is {dtype_name(tensor.dtype)}"
+            raise RequestError(f"{name}_descale", None, allowed, hint=_what_to_pass((q, k, v), a))
         fields[f"{name}_granularity"] = _granularity(name, descale, a, g)
     if "block" in (fields["q_granularity"], fields["k_granularity"], fields["v_granularity"]):
         fields["scale_block"] = a.scale_block
     return fields
+
+
+def _what_to_pass(tensors: tuple[torch.Tensor, ...], a: Arguments) -> str:
+    """Every descale that the call lacks, and the forms of one."""
+    named = zip("qkv", tensors, strict=True)
+    missing = [f"{name}_descale" for name, tensor in named if tensor.dtype not in DENSE]
+    missing = [name for name in missing if getattr(a, name) is None]
+    return (
+        f"pass {', '.join(missing)}: a float for the whole tensor (1.0 if nothing was scaled), or float32 of a shape that"
+        " attn_backends.quantization lists"
+    )
 
 
 def _granularity(name: str, descale: torch.Tensor | float | None, a: Arguments, g: Geometry) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 from attn_backends.errors import RequestError
 from attn_backends.planning.layer_kind import LayerKind
+from attn_backends.quantization import STORED_AS
 from attn_backends.request import Request
 
 DEFAULT_CONTEXT = 8192
@@ -91,6 +92,11 @@ class _Shape:
         keys = self.kind.key_tokens
         return self._context() if keys is None else min(_without_padding(keys), DEFAULT_CONTEXT)
 
+    @property
+    def stored(self) -> str | None:
+        """The format of a quantised q; new keys and values have it too."""
+        return STORED_AS.get(self.dtype)
+
     def _context(self) -> int:
         if self.context is not None:
             return self.context
@@ -105,6 +111,9 @@ class _Shape:
     def whole(self, phase: str, **more: Any) -> Request:
         """Every token attends at once, no cache."""
         kind, batch = self.kind, self._batch(phase)
+        if self.stored is not None:
+            more |= dict.fromkeys(("k_format", "v_format"), self.stored)
+            more |= dict.fromkeys(("k_granularity", "v_granularity"), "per_tensor")
         if kind.packed:
             more |= {"layout": "thd", "varlen": True, "total_q": batch * self.seq_q, "total_k": batch * self.seq_k}
         return Request(
@@ -155,7 +164,9 @@ class _Shape:
     def _features(self) -> dict[str, Any]:
         kind = self.kind
         needs_mask = kind.mask_beyond is not None and self.seq_k > kind.mask_beyond
+        quantised = {} if self.stored is None else {"q_format": self.stored, "q_granularity": "per_tensor"}
         return {
+            **quantised,
             "dtype": self.dtype,
             "attn_type": kind.attn_type,
             "causal": kind.causal,

@@ -8,9 +8,11 @@ follow from it alone: whoever reads, and whenever, reads the same.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attn_backends.reason import Reason
+from attn_backends.quantization import AXES, descale_hint
+from attn_backends.reason import Reason, show
 from attn_backends.selector.conversions import Called
 from attn_backends.selector.decision import Candidate, Change, Relaxation, Written
 from attn_backends.selector.filters import static_refusals
@@ -51,10 +53,11 @@ class Found(NamedTuple):
         snapshot = self.asked.snapshot
         rejected: list[Candidate] = []
         nearest: list[Relaxation] = []
+        hint = descale_hint(self.asked.request)
         for manifest, refused, verdict in zip(snapshot.manifests, self.refused, self.verdicts, strict=True):
             against = refused or self.unfit.get(manifest.name)
             if against is None and verdict.misses:
-                against, relaxation = _outside(manifest, verdict, self.values, snapshot)
+                against, relaxation = _outside(manifest, verdict, self.values, snapshot, hint)
                 nearest.append(relaxation)
             if against is not None:
                 rejected.append(against)
@@ -125,19 +128,35 @@ def _broken(item: Broken) -> Candidate:
     )
 
 
-def _outside(manifest: Manifest, verdict: Verdict, values: Values, snapshot: Snapshot) -> tuple[Candidate, Relaxation]:
-    """A backend outside its boxes: its record and the nearest change. Both follow from box, misses and values alone."""
+def _outside(
+    manifest: Manifest, verdict: Verdict, values: Values, snapshot: Snapshot, hint: str | None
+) -> tuple[Candidate, Relaxation]:
+    """A backend outside its boxes: its record and the nearest change. Both follow from box, misses and values alone.
+
+    hint: what the request lacks for its dtype and formats to mean something; said where they are refused.
+    """
     memo: dict[Any, tuple[Candidate, Relaxation]] = snapshot.derived.setdefault("outside", {})
-    key = (verdict, *[values[row] for row, _ in verdict.misses])  # the index gives equal verdicts as one object
+    key = (verdict, hint, *[values[row] for row, _ in verdict.misses])  # the index gives equal verdicts as one object
     found = memo.get(key)
     if found is None:
         if len(memo) >= _REMEMBERED:
             memo.clear()
         reasons = tuple([verdict.box.reason(values, miss, snapshot.table) for miss in verdict.misses])
+        if hint is not None:
+            reasons = tuple([_hinted(reason, hint) for reason in reasons])
         changes = tuple([_change(verdict.box, values, miss, snapshot.table) for miss in verdict.misses])
         candidate = Candidate.rejected(manifest, "capability", reasons)
         found = memo[key] = (candidate, Relaxation(manifest.name, changes))
     return found
+
+
+def _hinted(reason: Reason, hint: str) -> Reason:
+    """A reason about a quantised tensor without a descale says so; the dtype itself may be a legal one."""
+    if reason.axis not in AXES:
+        return reason
+    got = f"got {show(reason.got)}"
+    message = reason.message.replace(got, f"{got} without a descale", 1) if reason.axis == "dtype" else reason.message
+    return replace(reason, message=message, hint=reason.hint or hint)
 
 
 def _change(box: Box, values: Values, miss: Miss, table: Sequence[Row]) -> Change:

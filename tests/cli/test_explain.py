@@ -17,6 +17,9 @@ USUAL = {
     "dtype": "bfloat16", "seq_q": 4096, "seq_k": 4096, "num_q_heads": 32, "num_kv_heads": 8, "head_dim_qk": 128,
     "head_dim_v": 128, "alignment": 16,
 }  # fmt: skip
+QUANTISED_ALIKE = {f"{name}_format": "scaled-int8" for name in "qkv"} | {
+    f"{name}_granularity": "per_tensor" for name in "qkv"
+}
 
 
 def test_every_field_of_the_table_has_a_flag():
@@ -47,6 +50,8 @@ def test_every_field_of_the_table_has_a_flag():
             ["--kv-format", "scaled-int8"],
             {"k_format": "scaled-int8", "v_format": "scaled-int8", "k_granularity": "per_tensor", "v_granularity": "per_tensor"},
         ),
+        (["--dtype", "int8"], {"dtype": "int8", **QUANTISED_ALIKE}),
+        (["--dtype", "int8", "--kv-format", "dense"], {"dtype": "int8", "q_format": "scaled-int8", "q_granularity": "per_tensor"}),
     ],
     ids=lambda value: " ".join(value) or "nothing" if isinstance(value, list) else "",
 )  # fmt: skip
@@ -269,3 +274,15 @@ def test_unknown_numerics_are_answered_with_the_legal_ones(run, given):
     result = run("explain", "--device", "h200", "--numerics", given)
     assert result.exit_code == 2
     assert "allowed: exact, quantized, approximate" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["explain", "why-not fp8"])
+def test_a_quantised_dtype_without_formats_is_told_what_is_missing(run, command):
+    """Where somebody insists on dense tensors of e4m3; the first thing on the screen says what to pass."""
+    dense = [word for name in "qkv" for word in (f"--{name}-format", "dense")]
+    result = run(
+        *command.split(), "--device", "h200", "--dtype", "float8_e4m3fn", *dense, "--numerics", "exact,quantized"
+    )
+    shown = " ".join(result.stdout.replace("│", " ").split())
+    assert result.exit_code == 1
+    assert "q, k and v have no descale: pass q_descale, k_descale, v_descale" in shown.partition("─── ")[0]

@@ -161,3 +161,16 @@ def test_planning_needs_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "3\n"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stored"), [("float8_e4m3fn", "scaled-fp8-e4m3"), ("int8", "scaled-int8"), ("float16", "dense")]
+)
+def test_a_quantised_query_has_a_scale(dtype: str, stored: str) -> None:
+    """A quantised dtype is stored in its format, in every phase; what a prefill computes of K and V is like q."""
+    calls = calls_of("llama-3.1-8b", "full", dtype=dtype)
+    scales = "none" if stored == "dense" else "per_tensor"
+    for call in calls.values():
+        assert fields(call, "dtype", "q_format", "q_granularity") == (dtype, stored, scales)
+    assert fields(calls["prefill"], "k_format", "v_format", "v_granularity") == (stored, stored, scales)
+    assert fields(calls["decode"], "k_format", "v_format", "v_granularity") == ("dense", "dense", "none")
