@@ -41,7 +41,7 @@ class Quantiser:
         """The problem with q, k and v as a kernel of this format holds them; what came as codes stays as it is."""
         wide = [is_wide(given) for given in tensors]
         if self.rotated and wide[0] and wide[1]:
-            turn = rotation(p.q.shape[-1]).to(p.q)
+            turn = rotation(p.q.shape[-1], self.draw or 0).to(p.q)
             p = dataclasses.replace(p, q=p.q @ turn, k=p.k @ turn)
         q, k, v = (
             self._blocks(values, index) if wide[index] else values for index, values in enumerate((p.q, p.k, p.v))
@@ -72,8 +72,10 @@ class Quantiser:
 
 
 @cache
-def rotation(width: int) -> torch.Tensor:
-    """An orthogonal matrix [width, width] in float64, drawn once."""
-    drawn = torch.randn(width, width, dtype=torch.float64, generator=torch.Generator().manual_seed(width))
+def rotation(width: int, draw: int) -> torch.Tensor:
+    """An orthogonal matrix [width, width] in float64; each draw has its own."""
+    drawn = torch.randn(
+        width, width, dtype=torch.float64, generator=torch.Generator().manual_seed(DRAWS * width + draw)
+    )
     found: torch.Tensor = torch.linalg.qr(drawn).Q
     return found

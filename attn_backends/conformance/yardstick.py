@@ -55,7 +55,9 @@ def of_forward(numerics: str, tensors: Tensors, given: Mapping[str, Any], exact:
         plain = _spread(wanted, lambda nth: _answer(tensors, given, Quantiser(draw=nth)))
         rotated = _spread(wanted, lambda nth: _answer(tensors, given, Quantiser(draw=nth, rotated=True)))
         drawn = {name: torch.maximum(plain[name], rotated[name]) for name in wanted}
-        return Yardstick(rough=rough, expected=_together(expected, drawn, {"out": _turned(tensors, given)}))
+        moved, turned = _by_scores(tensors, given)
+        drawn["out"] = torch.maximum(drawn["out"], moved)
+        return Yardstick(rough=rough, expected=_together(expected, drawn, {"out": turned}))
     rough = {"out": baseline(*tensors, **given).out}
     if numerics == "approximate":
         bound = {
@@ -121,12 +123,15 @@ def _spread(exact: Named, draw: Callable[[int], Named]) -> dict[str, torch.Tenso
     return {name: total.sqrt() for name, total in squares.items()}
 
 
-def _turned(tensors: Tensors, given: Mapping[str, Any]) -> torch.Tensor:
-    """What a row of out may miss because its scores err as one: a single error can move, or turn, a whole row.
+def _by_scores(tensors: Tensors, given: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a row of out misses because its scores err, and what more it may: a single error can move, or turn, a whole row.
 
-    Scores err by sd_ij = RELATIVE sqrt(2) scale |q_i * k_j| (less where one came as codes), by what an e4m3 unit loses of
-    a sum, UNIT of sum_c |q_ic k_jc| for each step of its 32 products, and the row's LSE by their mean under p. Together up to four deviations: a key may gain up to min(1, p e^(4 sd)), of which p (1 + 3 sd) is what the
-    tolerance's factor of three allows for. The rest, times its distance from the output, is the sd here.
+    Scores err by sd_ij = RELATIVE sqrt(2) scale |q_i * k_j| (less where one came as codes), where a rotation may make of
+    |q * k|^2 on average (|q|^2 |k|^2 + 2 (q k)^2) / (width + 2), by what an e4m3 unit loses of a sum, UNIT of
+    sum_c |q_ic k_jc| for each step of its 32 products, and the row's LSE by their mean under p. Together up to four
+    deviations: a key gains p sd by the roundings, which is the first sd here, times its distance from the output, and what
+    the draws show but for luck; it may gain up to min(1, p e^(4 sd)), of which the tolerance's factor of three allows for
+    p (1 + 3 sd). The rest is the second.
     """
     a = arguments(dict(given))
     with torch.no_grad():
@@ -134,14 +139,36 @@ def _turned(tensors: Tensors, given: Mapping[str, Any]) -> torch.Tensor:
         solved = solve(problem)
         weights, out, v = (_finite(part) for part in (solved.weights, solved.out, problem.v))
         quantised = sum(is_wide(tensor) for tensor in tensors[:2])
-        products = problem.q.square() @ _finite(problem.k).square().transpose(-1, -2)
-        sd = RELATIVE * quantised**0.5 * abs(problem.scale) * products.sqrt()
-        sd = torch.hypot(sd, abs(problem.scale) * _lost(problem.q, _finite(problem.k)))
-        sd = torch.hypot(sd, (weights * sd).sum(dim=-1, keepdim=True))
-        gained = (weights * torch.exp(4.0 * sd)).clamp(max=1.0) - weights * (1.0 + 3.0 * sd)
-        gained = _finite(gained).clamp(min=0.0).square()
-        variance = gained @ v.square() - 2.0 * (gained @ v) * out + gained.sum(dim=-1, keepdim=True) * out.square()
-        return stored_out(variance.clamp(min=0.0).sqrt(), problem, tensors[0], torch.float64)
+        q, k = problem.q, _finite(problem.k)
+        rounded = RELATIVE * quantised**0.5 * abs(problem.scale) * _products(q, k, quantised == 2).sqrt()
+        lost = abs(problem.scale) * _lost(q, k)
+        rounded, lost = (torch.hypot(sd, (weights * sd).sum(dim=-1, keepdim=True)) for sd in (rounded, lost))
+        sd = torch.hypot(rounded, lost)
+        gained = (weights * torch.exp(4.0 * sd)).clamp(max=1.0) - weights * (1.0 + 3.0 * rounded)
+        moved = _spread_of(_finite(weights * rounded).clamp(max=1.0), v, out)
+        turned = _spread_of(_finite(gained).clamp(min=0.0), v, out)
+        return (
+            stored_out(moved, problem, tensors[0], torch.float64),
+            stored_out(turned, problem, tensors[0], torch.float64),
+        )
+
+
+def _spread_of(gained: torch.Tensor, v: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """Root of sum_j (gained_ij (v_j - out_i))^2, number by number."""
+    squares = gained.square()
+    variance = squares @ v.square() - 2.0 * (squares @ v) * out + squares.sum(dim=-1, keepdim=True) * out.square()
+    return variance.clamp(min=0.0).sqrt()
+
+
+def _products(q: torch.Tensor, k: torch.Tensor, rotated: bool) -> torch.Tensor:
+    """|q_i * k_j|^2 of every pair as they are, or where more, on average over all rotations of both."""
+    k = k.transpose(-1, -2)
+    squares = q.square(), k.square()
+    plain = squares[0] @ squares[1]
+    if not rotated:
+        return plain
+    sizes = squares[0].sum(dim=-1, keepdim=True) * squares[1].sum(dim=-2, keepdim=True)
+    return torch.maximum(plain, (sizes + 2.0 * (q @ k).square()) / (q.shape[-1] + 2))
 
 
 def _lost(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
