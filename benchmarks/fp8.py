@@ -2,7 +2,8 @@
 
     python benchmarks/fp8.py [--head-dim 64 128 256] [--seq 4096 16384] [--only NAME ...] [--out FILE]
 
-16384 tokens, heads x head_dim = 2048, fresh random data, L2 cold. Pipelines are timed on operands that lie there;
+16384 tokens, heads x head_dim = 2048, fresh random data, L2 cold. Pipelines are timed on operands that lie there,
+as the pass makes them, and the shipped one on a caller's scales as well, which need not be powers of two;
 `quantised` is the fused pass before them, which reads 2 bytes and writes 1 for each number of q, k and v, `a copy` copies these
 three, and `quantised and attended` is both, through `attention`. Errors are relative, against float64: `of the operands` on what the
 codes stand for, which leaves the kernel's own rounding; `of the tensors` on what was given. Variants are compiled side by
@@ -88,23 +89,30 @@ def variants(head_dim: int, causal: bool, only: Sequence[str] = ()) -> dict[str,
     return found
 
 
-def rounded(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(codes, scales) of [B, H, S, D] in blocks of tokens, by torch."""
+def rounded(x: torch.Tensor, weight: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """(codes, scales) of [B, H, S, D] in blocks of tokens, by torch; weight: what makes scales powers of two, None: they are none."""
     batch, heads, tokens, width = x.shape
     blocks = x.float().reshape(batch, heads, tokens // BLOCK, BLOCK, width)
     scale = blocks.abs().amax((3, 4)) / LARGEST
+    if weight is not None:
+        scale = (scale * weight).log2().ceil().exp2() / weight
     return (blocks / scale[..., None, None]).to(FORMAT).reshape(x.shape), scale
 
 
-def operands_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Operands:
-    """Operands of [B, S, H, D], a multiple of 128 tokens."""
-    (q8, q_scale), (k8, k_scale), (v8, v_scale) = (rounded(x.transpose(1, 2)) for x in (q, k, v))
+def operands_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, given: bool = False) -> Operands:
+    """Operands of [B, S, H, D], a multiple of 128 tokens, as the pass makes them; given: as a caller does, with any scales."""
+    softmax_scale = None if given else q.shape[3] ** -0.5
+    weights = (None, None, None) if softmax_scale is None else (softmax_scale * math.log2(math.e), 1.0, None)
+    (q8, q_scale), (k8, k_scale), (v8, v_scale) = (
+        rounded(x.transpose(1, 2), weight) for x, weight in zip((q, k, v), weights, strict=True)
+    )
     tokens = q8.shape[2]
     order = key_order(tokens).to(v8.device)
     vt8 = v8.view(torch.int8)[:, :, order].transpose(2, 3).contiguous().view(FORMAT)
     assert blocks_of(tokens) == q_scale.shape[2]
     return Operands(
-        q8=q8, k8=k8, vt8=vt8, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale, longest_q=tokens, longest_k=tokens
+        q8=q8, k8=k8, vt8=vt8, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale, longest_q=tokens, longest_k=tokens,
+        softmax_scale=softmax_scale,
     )  # fmt: skip
 
 
@@ -127,19 +135,21 @@ def relative(got: torch.Tensor, right: torch.Tensor) -> float:
 
 
 def compile_variant(job: tuple[int, bool, Config]) -> Config | None:
-    """Compile what a timed call will launch, into Triton's cache on disk; the pipeline, where that cannot be."""
+    """Compile what timed calls will launch, into Triton's cache on disk; the pipeline, where that cannot be."""
     try:
-        _launch_once(*job)
+        for given in (False, True):
+            _launch_once(*job, given)
     except Exception as refused:  # noqa: BLE001  # registers or shared memory: the compiler's errors are of many kinds
         print(f"{job[2]}: {type(refused).__name__}", file=sys.stderr)
         return job[2]
     return None
 
 
-def _launch_once(head_dim: int, causal: bool, config: Config) -> None:
+def _launch_once(head_dim: int, causal: bool, config: Config, given: bool) -> None:
     q, k, v = (torch.randn(1, 1024, 2, head_dim, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     out = torch.empty_like(q).transpose(1, 2)
-    launch_forward(operands_of(q, k, v), out, torch.empty(1, 2, 1024, device="cuda"), head_dim**-0.5, causal, config)
+    lse = torch.empty(1, 2, 1024, device="cuda")
+    launch_forward(operands_of(q, k, v, given=given), out, lse, head_dim**-0.5, causal, config)
     torch.cuda.synchronize()
 
 
@@ -154,6 +164,7 @@ class Cell:
         self.out = torch.empty_like(self.q)
         self.lse = torch.empty(shape[0], shape[2], seq, device="cuda")
         self.configs = configs
+        self.given = operands_of(self.q, self.k, self.v, given=True)
 
     def right(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Of the operands, of the tensors; last head of the last sequence."""
@@ -167,6 +178,11 @@ class Cell:
     def run(self, config: Config | None) -> torch.Tensor:
         """The pipeline on the operands."""
         launch_forward(self.operands, self.out.transpose(1, 2), self.lse, self.head_dim**-0.5, self.causal, config)
+        return self.out
+
+    def run_given(self) -> torch.Tensor:
+        """The shipped pipeline on a caller's scales."""
+        launch_forward(self.given, self.out.transpose(1, 2), self.lse, self.head_dim**-0.5, self.causal)
         return self.out
 
     def contenders(self) -> dict[str, Callable[[], torch.Tensor | None]]:
@@ -184,6 +200,7 @@ class Cell:
             return call.out
 
         found["hopper, 16 bits"] = sixteen_bits
+        found["shipped, a caller's scales"] = self.run_given
         policy = Policy(numerics={"exact", "quantized"})
         scales = [x.float().abs().amax() / LARGEST for x in (self.q, self.k, self.v)]
         codes = [(x / scale).to(FORMAT) for x, scale in zip((self.q, self.k, self.v), scales, strict=True)]
@@ -198,7 +215,7 @@ class Cell:
             return attention(self.q, self.k, self.v, causal=self.causal, backend="fp8", policy=policy)
 
         def quantise() -> None:
-            quantized(*(x.transpose(1, 2) for x in (self.q, self.k, self.v)))
+            quantized(*(x.transpose(1, 2) for x in (self.q, self.k, self.v)), softmax_scale=self.head_dim**-0.5)
 
         found["quantised"] = quantise
         source = torch.randn(3, TOKENS, WIDTH, device="cuda").view(torch.int16)[..., :WIDTH].contiguous()

@@ -100,8 +100,8 @@ def answers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Iterator[tuple
     except AttnBackendsError as missing:
         print(str(missing).splitlines()[0], file=sys.stderr)
     yield "one scale per tensor", attended(of_one_scale(q, k, v))
-    yield "blocks", attended(quantized(q, k, v, rotate=False))
-    yield "blocks, rotated", attended(quantized(q, k, v))
+    yield "blocks", attended(quantized(q, k, v, softmax_scale=q.shape[3] ** -0.5, rotate=False))
+    yield "blocks, rotated", attended(quantized(q, k, v, softmax_scale=q.shape[3] ** -0.5))
     yield "16 bits", attention(*first, backend="hopper").transpose(1, 2)
 
 
@@ -144,7 +144,7 @@ def meant(operands: Operands) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 def ways(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, Tensors]]:
     """(name, answer, what its codes stand for) of each way to add; q, k, v [1, 1, S, D]."""
-    operands = quantized(q, k, v)
+    operands = quantized(q, k, v, softmax_scale=q.shape[3] ** -0.5)
     yield "in the unit", attended(operands, one_level=True), meant(operands)
     yield "two levels", attended(operands), meant(operands)
     codes, scales = zip(*(per_tensor(x.transpose(1, 2).contiguous()) for x in (q, k, v)), strict=True)

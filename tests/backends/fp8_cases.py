@@ -115,13 +115,14 @@ def wrong(case: Case, device: str) -> dict[str, float]:
     out, lse, operands = _attended(case, arguments, tensors)
     found: dict[str, float] = {}
     # The units of a GPU add products with fewer bits than float32 has, about eleven of the largest of them.
-    least, share = (2e-3, 1e-3) if device == "cuda" else (1e-4, 1e-5)
+    least, share, lost = (2e-3, 1e-3, 2.0**-11) if device == "cuda" else (1e-4, 1e-5, 0.0)
     for entry, (rows, lse_rows, wanted) in enumerate(_pieces(case, out, lse, operands)):
-        want, want_lse, allowed = wanted
+        want, want_lse, allowed, size = wanted
+        lse_allowed = least + share * want_lse.abs() + lost * size
         empty = want_lse == -math.inf
         for name, value in {
             "out": ((rows.double() - want).abs() / allowed).nan_to_num(math.inf).amax() if want.numel() else 0.0,
-            "lse": ((lse_rows.double() - want_lse).abs() / (least + share * want_lse.abs()))[~empty].nan_to_num(math.inf).amax() if (~empty).any() else 0.0,
+            "lse": ((lse_rows.double() - want_lse).abs() / lse_allowed)[~empty].nan_to_num(math.inf).amax() if (~empty).any() else 0.0,
             "empty rows": 2.0 * float((lse_rows[empty] != -math.inf).any() or bool((rows[empty] != 0).any())),
         }.items():  # fmt: skip
             if float(value) > 1.0:
@@ -280,8 +281,8 @@ def _untransposed(vt8: torch.Tensor) -> torch.Tensor:
 
 def _exact(
     case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(out, lse, what out may be off by) in float64."""
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(out, lse, what out may be off by, size of a row's products: sum_j p_j sum_c |q_c k_jc| scale) in float64."""
     group = q.shape[0] // max(1, k.shape[0])
     k, v = k.repeat_interleave(group, dim=0), v.repeat_interleave(group, dim=0)
     diagonal = torch.arange(q.shape[1], device=q.device)[:, None] + k.shape[1] - q.shape[1]
@@ -299,7 +300,8 @@ def _exact(
     weights = torch.where(hidden, 0.0, weights)
     out = weights @ v
     share = (HALF_STEP * weights + LEAST_STEP * ~hidden) @ v.abs()
-    return out, lse, share * 1.02 + out.abs() * torch.finfo(dtype).eps + 1e-6
+    size = (weights * (q.abs() @ k.abs().transpose(1, 2))).sum(-1) * abs(_scale(case))
+    return out, lse, share * 1.02 + out.abs() * torch.finfo(dtype).eps + 1e-6, size
 
 
 KERNELS = {"portable": launch_forward, "as chosen": attend}
@@ -362,7 +364,7 @@ def of_odd_descales(device: str) -> dict[str, float]:
             q_scale, k_scale, v_scale = (torch.tensor(one, device=device).expand(1, 1, 3) for one in descales)
             operands = Operands(
                 q8=q8, k8=k8, vt8=transposed(v8, dense(q8, k8)), q_scale=q_scale, k_scale=k_scale, v_scale=v_scale,
-                longest_q=300, longest_k=300, signed=True,
+                longest_q=300, longest_k=300,
             )  # fmt: skip
             out = torch.zeros(q8.shape, device=device, dtype=torch.bfloat16 if device == "cuda" else torch.float32)
             lse = torch.zeros(q8.shape[:3], device=device)

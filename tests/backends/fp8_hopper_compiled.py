@@ -22,19 +22,21 @@ from attn_backends.backends.hopper import compile_only
 
 compile_only.INSTRUCTIONS = ("QGMMA", "HGMMA", "UTMALDG", "UTMASTG", "USETMAXREG", "SHFL", "PRMT", "LDL", "STL")
 
+SCALE = 0.1
 
-def operands(tokens: int, width: int, signed: bool) -> Operands:
-    """Without memory."""
+
+def operands(tokens: int, width: int, given: bool) -> Operands:
+    """Without memory; given: their scales are a caller's."""
     codes = torch.empty(1, 4, tokens, width, dtype=FORMAT, device="meta")
     scales = torch.empty(1, 4, -(-tokens // BLOCK), device="meta")
     turned = torch.empty(1, 4, width, scales.shape[2] * BLOCK, dtype=FORMAT, device="meta")
     return Operands(
         q8=codes, k8=codes, vt8=turned, q_scale=scales, k_scale=scales, v_scale=scales, longest_q=tokens, longest_k=tokens,
-        signed=signed,
+        softmax_scale=None if given else SCALE,
     )  # fmt: skip
 
 
-def launched(config: Config, tokens: int, signed: bool) -> compile_only.Launch:
+def launched(config: Config, tokens: int, given: bool) -> compile_only.Launch:
     """What a call would launch."""
     found: list[compile_only.Launch] = []
 
@@ -47,15 +49,15 @@ def launched(config: Config, tokens: int, signed: bool) -> compile_only.Launch:
         )  # fmt: skip
         return True  # compile nothing
 
-    given = operands(tokens, config.head_dim, signed)
-    out = torch.empty(given.q8.shape, dtype=torch.bfloat16, device="meta")
-    lse = torch.empty(given.q8.shape[:3], device="meta")
+    made = operands(tokens, config.head_dim, given)
+    out = torch.empty(made.q8.shape, dtype=torch.bfloat16, device="meta")
+    lse = torch.empty(made.q8.shape[:3], device="meta")
     real = driver._active
     driver.set_active(compile_only._StandIn())
     try:
         with mock.patch.object(launch, "multiprocessors", return_value=132), knobs.runtime.scope():
             knobs.runtime.jit_cache_hook = take
-            launch.launch_forward(given, out, lse, 0.1, config.causal, config)
+            launch.launch_forward(made, out, lse, SCALE, config.causal, config)
     finally:
         driver._active = real
     (only,) = found
@@ -66,7 +68,7 @@ def main() -> None:
     """Each pipeline, whole and ragged by turns or both; causal ones for a caller's scales."""
     for place, config in enumerate(configs()):
         for tokens in (1024, 1000) if sys.argv[1:] == ["--all"] else ((1024, 1000)[place // 2 % 2],):
-            cost = compile_only.compiled(launched(config, tokens, signed=place % 2 == 1))
+            cost = compile_only.compiled(launched(config, tokens, given=place % 2 == 1))
             told = {"head_dim": config.head_dim, "causal": config.causal, "tokens": tokens}
             print(json.dumps({**told, **dataclasses.asdict(cost)}), flush=True)
 

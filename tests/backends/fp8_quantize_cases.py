@@ -43,6 +43,7 @@ class Case:
     strided: bool = False
     tiles: tuple[int, bool] = (2, False)  # blocks, ahead
     part: int = 128
+    softmax_scale: float | None = None
 
 
 CASES: dict[str, Case] = {
@@ -64,6 +65,11 @@ CASES: dict[str, Case] = {
     "rotated, float32": Case(rotate=True, dtype="float32"),
     "packed": Case(lengths=((5, 7), (0, 130), (131, 0), (64, 300)), packed=True),
     "packed, rotated": Case(lengths=((5, 7), (140, 130)), packed=True, rotate=True),
+    "for a softmax scale": Case(softmax_scale=0.3),
+    "for a softmax scale, rotated": Case(softmax_scale=64**-0.5, rotate=True),
+    "for a softmax scale, zeros": Case(softmax_scale=0.3, fill="zeros"),
+    "for a tiny softmax scale": Case(softmax_scale=1e-36),
+    "for a huge softmax scale": Case(softmax_scale=1e36),
     "a block of zeros": Case(fill="zeros"),
     "a block of zeros, rotated": Case(fill="zeros", rotate=True),
     "constant blocks": Case(fill="constant"),
@@ -93,7 +99,9 @@ def wrong(case: Case, device: str) -> dict[str, float]:
     sequences = sequences_of(case, q, k)
     blocks, ahead = case.tiles
     tiles = Tiles(head_dim=0, blocks=blocks, warps=4, stages=2, ahead=ahead, part=case.part)
-    found = quantized(q, k, v, sequences, rotate=case.rotate, permute=case.permute, tiles=tiles)
+    found = quantized(
+        q, k, v, sequences, softmax_scale=case.softmax_scale, rotate=case.rotate, permute=case.permute, tiles=tiles
+    )
     counts: dict[str, float] = {}
     spans = list(zip(*(_spans(case, side) for side in (0, 1)), strict=True))
     for entry, ((q_first, q_length), (k_first, k_length)) in enumerate(spans):
@@ -111,8 +119,8 @@ def wrong(case: Case, device: str) -> dict[str, float]:
                 name,
                 got,
                 scale[entry],
-                reference(rows, SCORE_SCALES, case.part if case.rotate else 0),
-                case.rotate,
+                scores_reference(rows, case, case.softmax_scale if name == "q" else None),
+                case.rotate or case.softmax_scale is not None,
             )
         rows = v[batch, :, k_first : k_first + k_length].clone()
         rows[:, :begin] = 0
@@ -127,7 +135,7 @@ def wrong(case: Case, device: str) -> dict[str, float]:
             "v",
             got[..., :k_length].transpose(1, 2),
             found.v_scale[entry],
-            reference(rows, VALUE_SCALES, 0),
+            reference(rows, VALUE_SCALES),
             False,
         )
         counts["v's tail"] = counts.get("v's tail", 0) + int((got[..., k_length:] != 0).sum())
@@ -165,15 +173,25 @@ def _count(
     counts[f"{name}'s codes"] = counts.get(f"{name}'s codes", 0) + int(differ.sum())
 
 
-def reference(rows: torch.Tensor, limits: tuple[float, float], part: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(codes as numbers [H, S, D], scales [H, N]) of one sequence [H, S, D]; part: 0 = not rotated."""
-    if part:
-        rows = rotated(rows, part)
+def scores_reference(rows: torch.Tensor, case: Case, softmax_scale: float | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of Q or K: powers of two, of which the softmax scale is a part where there is one."""
+    weight = 1.0 if softmax_scale is None else float(torch.tensor(softmax_scale * math.log2(math.e)))
+    rows = (rotated(rows, case.part) if case.rotate else rows.double()) * weight
+    codes, power = reference(rows, SCORE_SCALES, powers=True)
+    nothing = torch.nn.functional.pad(rows, (0, 0, 0, -rows.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK)) == 0
+    return codes, torch.where(nothing.all(3).all(2), 1.0, power / weight)
+
+
+def reference(
+    rows: torch.Tensor, limits: tuple[float, float], *, powers: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(codes as numbers [H, S, D], scales [H, N]) of one sequence [H, S, D]; powers: of two."""
     tokens = rows.shape[1]
-    dtype = torch.float64 if part else torch.float32
+    dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
     whole = torch.nn.functional.pad(rows.to(dtype), (0, 0, 0, -tokens % BLOCK)).unflatten(1, (-1, BLOCK))
     largest = whole.nan_to_num(0.0, math.inf, math.inf).abs().amax(dim=(2, 3))
-    scale = (largest / torch.tensor(448.0, dtype=dtype, device=rows.device)).clamp(*limits)
+    scale = largest / torch.tensor(448.0, dtype=dtype, device=rows.device)
+    scale = (scale.log2().ceil().exp2() if powers else scale).clamp(*limits)
     scale = torch.where(largest == 0, torch.ones_like(scale), scale)
     scaled = whole * torch.where(largest.isinf(), torch.zeros_like(scale), 1.0 / scale)[..., None, None]
     codes = scaled.clamp(-448, 448).float().to(torch.float8_e4m3fn).float()
@@ -281,7 +299,7 @@ def of_a_tile(device: str) -> dict[str, float]:
     rows = torch.randn(1, BLOCK, 64, generator=torch.Generator().manual_seed(1)).to(device)
     codes, scale = torch.empty_like(rows, dtype=torch.float8_e4m3fn), torch.empty(1, 1, device=device)
     epilogue[(1,)](rows, codes, scale, width=64, native=device != "cpu")
-    want, want_scale = reference(rows, SCORE_SCALES, 0)
+    want, want_scale = reference(rows, SCORE_SCALES)
     counts = {"codes": int((codes.float() != want).sum()), "scale": int((scale != want_scale).sum())}
     return {name: count for name, count in counts.items() if count}
 

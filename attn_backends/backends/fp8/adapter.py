@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attn_backends.backends.fp8.attend import attend
+from attn_backends.backends.fp8.attend import attend, positive
 from attn_backends.backends.fp8.given import given
 from attn_backends.backends.fp8.quantize.launch import Sequences, quantized
 
@@ -25,7 +25,11 @@ def run(call: Call) -> None:
         return
     q, k, v, out = (heads_first(tensor, call.layout) for tensor in (call.q, call.k, call.v, call.out))
     sequences = sequences_of(call, q, k)
-    operands = quantized(q, k, v, sequences) if call.q_format == "dense" else given(call, q, k, v, sequences)
+    if call.q_format == "dense":
+        scale = positive(call.softmax_scale)
+        operands = quantized(q, k, v, sequences, softmax_scale=scale)
+    else:
+        operands = given(call, q, k, v, sequences)
     lse = call.lse.unsqueeze(0) if call.lse is not None and call.layout == "thd" else call.lse
     attend(operands, out, lse, call.softmax_scale, band_of(call))
 

@@ -63,4 +63,9 @@ def with_positive_scale(operands: Operands, scale: float) -> tuple[Operands, flo
         return operands, scale
     codes = operands.q8.view(torch.uint8)
     flipped = codes ^ _SIGN if scale <= -_LEAST else torch.zeros_like(codes)
-    return dataclasses.replace(operands, q8=flipped.view(operands.q8.dtype)), -scale if scale <= -_LEAST else 1.0
+    return dataclasses.replace(operands, q8=flipped.view(operands.q8.dtype)), positive(scale)
+
+
+def positive(scale: float) -> float:
+    """The scale that the kernel is given: its size, or 1 where that is nothing."""
+    return abs(scale) if abs(scale) >= _LEAST else 1.0

@@ -26,7 +26,6 @@ def given(call: Call, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sequenc
         v_scale=per_block(call.v_descale, call.v_granularity, (batch, v.shape[1], blocks_k)),
         longest_q=sequences.longest_q,
         longest_k=sequences.longest_k,
-        signed=True,
         starts_q=sequences.starts_q,
         starts_k=sequences.starts_k,
     )

@@ -31,7 +31,8 @@ class Operands:
                       behind a sequence in its last block is 0
     q_scale           float32 [B, Hq, N], multiplies on read; strides may be 0
     k_scale, v_scale  float32 [B, Hkv, N]
-    signed            whether scales are a caller's, and may be negative
+    softmax_scale     that q_scale was made for: both and log2(e) multiply to a power of two, and k_scale is one; None: scales
+                      are a caller's, any number, negative ones as well
     permuted          whether vt8 has its keys in the order above
     starts_q, starts_k  int32 [B + 1] where tokens are packed; scales and vt8 have an entry for each sequence
     longest_q, longest_k  of a sequence
@@ -46,7 +47,7 @@ class Operands:
     longest_q: int
     longest_k: int
     permuted: bool = True
-    signed: bool = False
+    softmax_scale: float | None = None
     starts_q: torch.Tensor | None = None
     starts_k: torch.Tensor | None = None
 

@@ -38,7 +38,7 @@ def launch_forward(
         operands.q_scale, operands.k_scale, operands.v_scale, lse.stride(0), lse.stride(1),
         *operands.q_scale.stride(), *operands.k_scale.stride(), *operands.v_scale.stride(), scale * LOG2_E,
         batch, heads, heads // kv_heads, seq_q, seq_k, sweep_of(config.sweep_bytes, k, batch * heads, heads // kv_heads),
-        CAUSAL=causal, EVEN_K=seq_k % config.keys == 0, SIGNED=operands.signed, **constants_of(config),
+        CAUSAL=causal, EVEN_K=seq_k % config.keys == 0, ANY_SCALE=operands.softmax_scale != scale, **constants_of(config),
     )  # fmt: skip
 
 

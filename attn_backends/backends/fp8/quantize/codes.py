@@ -3,6 +3,9 @@
     scale = max|x| / 448          1 for a block of zeros, and never so small or large that products of scales overflow
     code  = e4m3(x * (1 / scale))   to nearest even, at most 448
 
+The pass rounds the scales of Q and K up to powers of two, which costs no digit but of numbers 2^-14 of the largest and
+smaller: scores are then scaled without rounding, however large they are.
+
 A NaN becomes the code of NaN and leaves the scale alone. An infinite number becomes NaN, and the
 rest of its block 0.
 """
@@ -41,6 +44,15 @@ def scale_of(largest, UNIT: tl.constexpr, LARGEST_SCALE: tl.constexpr, LEAST_SCA
     scale = tl.div_rn(largest, LARGEST)
     scale = tl.minimum(tl.maximum(scale, LEAST_SCALE / UNIT), LARGEST_SCALE / UNIT)
     return tl.where(largest == 0.0, 1.0 / UNIT, scale)
+
+
+@triton.jit
+def power_of(largest):
+    """The scale of a block as a power of two: the least by which its largest number is at most 448; 1 for zeros."""
+    bits = tl.div_rn(largest, LARGEST).to(tl.int32, bitcast=True)
+    power = ((bits + 0x7FFFFF) & 0x7F800000).to(tl.float32, bitcast=True)
+    power = tl.minimum(tl.maximum(power, LEAST_SCORE_SCALE), LARGEST_SCORE_SCALE)
+    return tl.where(largest == 0.0, 1.0, power)
 
 
 @triton.jit

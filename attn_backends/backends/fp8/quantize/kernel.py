@@ -21,11 +21,11 @@ def place_of(program, heads, chunks, HEADS_FIRST: tl.constexpr):
     return program // (heads * chunks), head, chunk
 
 
-@triton.jit(do_not_specialize=("tokens_q", "tokens_k", "heads_q", "heads_k", "batch", "left", "several"))
+@triton.jit(do_not_specialize=("tokens_q", "tokens_k", "heads_q", "heads_k", "batch", "left", "several", "weight"))
 def quantize_operands(
     q, k, v, q8, k8, vt8, q_scales, k_scales, v_scales, starts_q, starts_k,
     q_strides, k_strides, v_strides, q8_strides, k8_strides, column_stride,
-    tokens_q, tokens_k, heads_q, heads_k, batch, left, several,
+    tokens_q, tokens_k, heads_q, heads_k, batch, left, several, weight,
     D: tl.constexpr, DV: tl.constexpr, ROTATE: tl.constexpr, PART: tl.constexpr, PERMUTE: tl.constexpr,
     LEFT: tl.constexpr, PACKED_Q: tl.constexpr, PACKED_K: tl.constexpr, CHECKED_Q: tl.constexpr, CHECKED_K: tl.constexpr,
     HEADS_FIRST: tl.constexpr, WIDE: tl.constexpr, NATIVE: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr,
@@ -33,7 +33,7 @@ def quantize_operands(
     """Grid: one program per `several` blocks of a head of a sequence: those of Q, then of K, then of V.
 
     tokens_q, tokens_k: of the longest sequence. vt8, column_stride: in words of 32 bits. LEFT: keys further than `left` before the first
-    query are seen by nobody and count as 0, so that whatever they hold moves no scale.
+    query are seen by nobody and count as 0, so that whatever they hold moves no scale. weight: of Q, see rows.py.
     """
     blocks_q = tl.maximum(tl.cdiv(tokens_q, BLOCK), 1)
     blocks_k = tl.maximum(tl.cdiv(tokens_k, BLOCK), 1)
@@ -51,7 +51,7 @@ def quantize_operands(
             first_row(q, q_strides, entry, head, first, PACKED_Q),
             first_row(q8, q8_strides, entry, head, first, PACKED_Q),
             q_scales + (entry * heads_q + head) * blocks_q,
-            q_strides, q8_strides, first_block, last_block, 0, length,
+            q_strides, q8_strides, first_block, last_block, 0, length, weight,
             D, ROTATE, PART, CHECKED_Q, WIDE, NATIVE, STAGES,
         )
     else:
@@ -80,6 +80,6 @@ def quantize_operands(
                 first_row(k, k_strides, entry, head, first, PACKED_K),
                 first_row(k8, k8_strides, entry, head, first, PACKED_K),
                 k_scales + scale,
-                k_strides, k8_strides, first_block, last_block, begin, length,
+                k_strides, k8_strides, first_block, last_block, begin, length, 1.0,
                 D, ROTATE, PART, CHECKED_K, WIDE, NATIVE, STAGES,
             )

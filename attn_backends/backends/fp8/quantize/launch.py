@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from attn_backends.backends.fp8.quantize.transpose import transpose_codes
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+LOG2_E = math.log2(math.e)
 _WIDEST = 256
 
 
@@ -47,6 +49,7 @@ def quantized(
     v: torch.Tensor,
     sequences: Sequences | None = None,
     *,
+    softmax_scale: float | None = None,
     rotate: bool = True,
     permute: bool = True,
     tiles: Tiles | None = None,
@@ -54,12 +57,13 @@ def quantized(
     """All three in one launch; nothing is read twice.
 
     q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv]: views with any strides; packed [1, Hq, Tq, D] and so on.
-    bfloat16, float16 or float32. sequences: None for dense; rotate: Q and K by the random Hadamard matrix; permute: V's
+    bfloat16, float16 or float32. sequences: None for dense; softmax_scale: of the call that will read them, positive; operands stand
+    for the same with or without, and are attended faster with. rotate: Q and K by the random Hadamard matrix; permute: V's
     keys; tiles: in place of the shipped ones, to measure them.
     """
     sequences = dense(q, k) if sequences is None else sequences
     tiles = tiles_for(architecture(q.device), max(q.shape[3], v.shape[3])) if tiles is None else tiles
-    operands = _room(q, k, v, sequences, permute)
+    operands = _room(q, k, v, sequences, permute, softmax_scale)
     blocks_q, blocks_k = operands.q_scale.shape[2], operands.k_scale.shape[2]
     heads_q, heads_k = q.shape[1], k.shape[1]
     programs = sequences.batch * (heads_q * -(-blocks_q // tiles.blocks) + 2 * heads_k * -(-blocks_k // tiles.blocks))
@@ -71,6 +75,7 @@ def quantized(
             sequences.starts_q, sequences.starts_k,
             q.stride(), k.stride(), v.stride(), operands.q8.stride(), operands.k8.stride(), operands.vt8.stride(2) // 4,
             sequences.longest_q, sequences.longest_k, heads_q, heads_k, sequences.batch, sequences.left, tiles.blocks,
+            1.0 if softmax_scale is None else softmax_scale * LOG2_E,
             D=q.shape[3], DV=v.shape[3], ROTATE=rotate, PART=min(q.shape[3], tiles.part), PERMUTE=permute, LEFT=windowed,
             PACKED_Q=packed_q, PACKED_K=packed_k,
             CHECKED_Q=packed_q or sequences.longest_q % BLOCK != 0,
@@ -111,7 +116,9 @@ def on_device(device: torch.device) -> AbstractContextManager[object]:
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
-def _room(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sequences: Sequences, permute: bool) -> Operands:
+def _room(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sequences: Sequences, permute: bool, softmax_scale: float | None
+) -> Operands:
     """Operands with nothing in them yet."""
     batch, blocks_q, blocks_k = sequences.batch, blocks_of(sequences.longest_q), blocks_of(sequences.longest_k)
     return Operands(
@@ -124,6 +131,7 @@ def _room(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sequences: Sequence
         longest_q=sequences.longest_q,
         longest_k=sequences.longest_k,
         permuted=permute,
+        softmax_scale=softmax_scale,
         starts_q=sequences.starts_q,
         starts_k=sequences.starts_k,
     )

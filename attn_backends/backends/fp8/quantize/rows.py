@@ -1,19 +1,17 @@
 """Blocks of Q or K: rotated or not, quantised, written as they lie.
 
-    y = x R;   scale = max|y| / 448;   code = e4m3(y / scale)
+    y = x R;   power = 2^ceil(log2(max|y| weight / 448));   code = e4m3(y weight / power);   scale = power / weight
 
-Shapes: x [128, D], R [D, D].
+Shapes: x [128, D], R [D, D]. weight: 1 for K; for Q the softmax scale times log2(e), so that a score in base 2 is its codes'
+product times two powers of two.
 """
 
 import triton
 import triton.language as tl
 
 from attn_backends.backends.fp8.quantize.codes import (
-    LARGEST_SCORE_SCALE,
-    LEAST_SCORE_SCALE,
     codes_of,
-    reciprocal_of,
-    scale_of,
+    power_of,
 )
 from attn_backends.backends.fp8.quantize.rotation import ENTRY, in_register_order, rotation
 from attn_backends.backends.fp8.quantize.sequences import BLOCK, block_pointers, load_block
@@ -21,18 +19,19 @@ from attn_backends.backends.fp8.quantize.sequences import BLOCK, block_pointers,
 
 @triton.jit
 def quantize_rows(
-    source, target, scales, strides, target_strides, first_block, last_block, begin, end,
+    source, target, scales, strides, target_strides, first_block, last_block, begin, end, weight,
     D: tl.constexpr, ROTATE: tl.constexpr, PART: tl.constexpr, CHECKED: tl.constexpr, WIDE: tl.constexpr,
     NATIVE: tl.constexpr, STAGES: tl.constexpr,
 ):
     """Blocks first_block .. last_block of one head of one sequence.
 
-    source, target, scales: pointers to its first token and its first scale; begin, end: tokens that count
+    source, target, scales: pointers to its first token and its first scale; begin, end: tokens that count; weight: above
     PART: columns that are multiplied at once; 1, 2 or 4 parts make D
     """
     UNIT: tl.constexpr = 1.0 / (ENTRY * D**0.5) if ROTATE else 1.0  # what one of the numbers behind the rotation counts
     PARTS: tl.constexpr = D // PART if ROTATE else 1
     WIDTH: tl.constexpr = PART if ROTATE else D
+    unit = UNIT * weight
     rows = tl.arange(0, BLOCK)
     matrix = rotation(PART, source.dtype.element_ty) if ROTATE else 0
     for block in tl.range(first_block, last_block, num_stages=STAGES):
@@ -50,15 +49,15 @@ def quantize_rows(
             y1, y3 = y1 + y3, y1 - y3
             largest = tl.maximum(tl.max(tl.abs(y0)), tl.max(tl.abs(y1)))
             largest = tl.maximum(largest, tl.maximum(tl.max(tl.abs(y2)), tl.max(tl.abs(y3))))
-        scale = scale_of(largest, UNIT, LARGEST_SCORE_SCALE, LEAST_SCORE_SCALE)
-        factor = reciprocal_of(scale, largest)
+        power = power_of(largest * unit)
+        factor = tl.where(largest == float("inf"), 0.0, unit / power)  # so that an infinite number becomes NaN
         store_part(target, target_strides, block, rows, 0, end, codes_of(y0 * factor, NATIVE), WIDTH, ROTATE, CHECKED)
         if PARTS > 1:
             store_part(target, target_strides, block, rows, PART, end, codes_of(y1 * factor, NATIVE), WIDTH, ROTATE, CHECKED)
         if PARTS > 2:
             store_part(target, target_strides, block, rows, 2 * PART, end, codes_of(y2 * factor, NATIVE), WIDTH, ROTATE, CHECKED)
             store_part(target, target_strides, block, rows, 3 * PART, end, codes_of(y3 * factor, NATIVE), WIDTH, ROTATE, CHECKED)
-        tl.store(scales + block, tl.where(largest == 0.0, 1.0, scale * UNIT))
+        tl.store(scales + block, tl.where(largest == 0.0, 1.0, power / weight))
 
 
 @triton.jit

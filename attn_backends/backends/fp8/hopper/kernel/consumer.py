@@ -11,6 +11,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from attn_backends.backends.fp8.hopper.kernel.one_by_one import walk_one_by_one
 from attn_backends.backends.fp8.hopper.kernel.overlapped import settle, walk
 from attn_backends.backends.fp8.hopper.kernel.registers import by_row
+from attn_backends.backends.fp8.hopper.kernel.scales import power_of_two
 from attn_backends.backends.fp8.hopper.kernel.softmax import finish
 from attn_backends.backends.hopper.kernel.names import copy_out
 from attn_backends.backends.hopper.kernel.schedule import steps_of, take, tickets_of, work_of
@@ -43,6 +44,8 @@ def consume(
         v_scale = v_scales.of(work.batch, kv_head)
         row = gl.minimum(first_row, sizes.seq_q - 1)
         factor = q_scales.at(q_scales.of(work.batch, work.head), row, traits) * scale
+        if not traits.ANY_SCALE:
+            factor = power_of_two(factor)
         if traits.PARTS > 0:
             o, unit, top, sums = walk_one_by_one(
                 TILE, queries, keys, values, turns, turn, done, mine, first_row,

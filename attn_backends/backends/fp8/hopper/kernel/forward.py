@@ -27,7 +27,7 @@ def attention_forward(
     k_batch, k_head, k_block, v_batch, v_head, v_block, scale, batch, heads, gqa_ratio, seq_q, seq_k, sweep,
     HEAD_DIM: gl.constexpr, ROWS: gl.constexpr, Q_TILES: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr,
     BLOCK: gl.constexpr, CAUSAL: gl.constexpr, EVEN_K: gl.constexpr, TWO_LEVEL: gl.constexpr, Q_REGISTERS: gl.constexpr,
-    PING_PONG: gl.constexpr, DYNAMIC: gl.constexpr, PARTS: gl.constexpr, LATE_WAIT: gl.constexpr, SIGNED: gl.constexpr, REGISTERS: gl.constexpr,
+    PING_PONG: gl.constexpr, DYNAMIC: gl.constexpr, PARTS: gl.constexpr, LATE_WAIT: gl.constexpr, ANY_SCALE: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Grid: as many blocks as fit the device, or as there are tickets.
 
@@ -51,7 +51,7 @@ def attention_forward(
         DYNAMIC,
         PARTS,
         LATE_WAIT,
-        SIGNED,
+        ANY_SCALE,
     )
     sizes = Sizes(heads, gqa_ratio, seq_q, seq_k, batch * heads, sweep)
     queries = ring_of(q, Q_TILES, 1)

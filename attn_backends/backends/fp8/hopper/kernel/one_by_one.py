@@ -40,12 +40,12 @@ def walk_one_by_one(
         masked = 1
     key = (steps - 1) * traits.KEYS
     scale = k_scales.at(k_scale, key, traits)
-    unit = unit_of(v_scales.at(v_scale, key, traits))
-    ratio = ratio_of(unit, unit)
+    unit = unit_of(v_scales.at(v_scale, key, traits), traits)
+    ratio = ratio_of(unit, unit, traits)
     for step in range(done, done + steps):
         next_key = gl.maximum(key - traits.KEYS, 0)
         next_scale = k_scales.at(k_scale, next_key, traits)
-        next_unit = unit_of(v_scales.at(v_scale, next_key, traits))
+        next_unit = unit_of(v_scales.at(v_scale, next_key, traits), traits)
         await_turn(turns, step, TILE, traits)
         scores = warpgroup_mma_wait(0, [multiply_keys(q, keys, step, traits)])
         yield_turn(turns, TILE, traits)
@@ -53,7 +53,7 @@ def walk_one_by_one(
         scores, factored = oriented(scores, scale * factor, traits)
         if step - done < masked:
             scores = hide(scores, last_visible, key)
-        weights, top, total, fade = weigh(scores, top, total, factored, traits.CAUSAL or not traits.EVEN_K)
+        weights, top, total, fade = weigh(scores, top, total, factored, traits.CAUSAL or not traits.EVEN_K, traits)
         p = operand(packed(weights, traits), traits)
         fade = by_row(fade * ratio, left)
         values.wait_full(step)
@@ -64,7 +64,7 @@ def walk_one_by_one(
             values.wait_full(step)
             right = right * fade + warpgroup_mma_wait(0, [multiply_part(p, values, step, 1, traits)])
         values.release(step)
-        ratio = ratio_of(unit, next_unit)
+        ratio = ratio_of(unit, next_unit, traits)
         key = next_key
         scale = next_scale
         unit = next_unit

@@ -38,12 +38,12 @@ def walk(
     MASKED: gl.constexpr = traits.CAUSAL or not traits.EVEN_K
     first_key = (steps - 1) * traits.KEYS
     scale = k_scales.at(k_scale, first_key, traits) * factor
-    unit = unit_of(v_scales.at(v_scale, first_key, traits))
+    unit = unit_of(v_scales.at(v_scale, first_key, traits), traits)
     q = queries_of(queries, turn * traits.Q_TILES + TILE, traits)
     o = gl.zeros([traits.ROWS, traits.HEAD_DIM], gl.float32, traits.out_layout())
     top = gl.full([traits.ROWS], MINUS_INF, gl.float32, rows)
     total = gl.zeros_like(top)
-    ratio = ratio_of(unit, unit)
+    ratio = ratio_of(unit, unit, traits)
     if traits.CAUSAL:
         # The diagonal cuts two steps at most, and one where tiles meet it at their corners.
         gl.static_assert(traits.KEYS >= traits.ROWS)
@@ -53,7 +53,7 @@ def walk(
             scores = warpgroup_mma_wait(0, [multiply_keys(q, keys, done, traits)])
             keys.release(done)
             scores, scale = oriented(scores, scale, traits)
-            weights, top, total, _fade = weigh(hide(scores, last_visible, first_key), top, total, scale, True)
+            weights, top, total, _fade = weigh(hide(scores, last_visible, first_key), top, total, scale, True, traits)
             o = warpgroup_mma_wait(
                 0, [multiply_values(operand(packed(weights, traits), traits), o, values, done, traits)]
             )
@@ -64,30 +64,30 @@ def walk(
             first_key -= traits.KEYS
             scale = k_scales.at(k_scale, first_key, traits) * factor
             before = unit
-            unit = unit_of(v_scales.at(v_scale, first_key, traits))
-            ratio = ratio_of(before, unit)
+            unit = unit_of(v_scales.at(v_scale, first_key, traits), traits)
+            ratio = ratio_of(before, unit, traits)
     await_turn(turns, done, TILE, traits)
     scores = warpgroup_mma_wait(0, [multiply_keys(q, keys, done, traits)])
     yield_turn(turns, TILE, traits)
     keys.release(done)
     next_key = gl.maximum(first_key - traits.KEYS, 0)
     next_scale = k_scales.at(k_scale, next_key, traits)
-    next_unit = unit_of(v_scales.at(v_scale, next_key, traits))
+    next_unit = unit_of(v_scales.at(v_scale, next_key, traits), traits)
     scores, scale = oriented(scores, scale, traits)
     if MASKED:
         scores = hide(scores, last_visible, first_key)
-    weights, top, total, fade = weigh(scores, top, total, scale, MASKED)
+    weights, top, total, fade = weigh(scores, top, total, scale, MASKED, traits)
     fade = fade * ratio
     codes = packed(weights, traits)
     if traits.CAUSAL:
         o = prepared(o, fade, traits)
     for step in range(1, steps):
         scale = next_scale * factor
-        ratio = ratio_of(unit, next_unit)
+        ratio = ratio_of(unit, next_unit, traits)
         unit = next_unit
         next_key = gl.maximum(next_key - traits.KEYS, 0)
         next_scale = k_scales.at(k_scale, next_key, traits)
-        next_unit = unit_of(v_scales.at(v_scale, next_key, traits))
+        next_unit = unit_of(v_scales.at(v_scale, next_key, traits), traits)
         codes, o, fade, top, total = advance(
             TILE, q, codes, o, fade, top, total, keys, values, turns, done + step, scale, ratio, traits
         )
@@ -107,7 +107,7 @@ def advance(TILE: gl.constexpr, q, codes, o, fade, top, total, keys, values, tur
     scores = warpgroup_mma_wait(1, [scores])
     keys.release(step)
     scores, scale = oriented(scores, scale, traits)
-    weights, top, total, next_fade = weigh(scores, top, total, scale, False)
+    weights, top, total, next_fade = weigh(scores, top, total, scale, False, traits)
     next_fade = next_fade * ratio
     if traits.LATE_WAIT:
         # Computed here, and a branch: else both compilers move the wait before the exponentials.

@@ -41,26 +41,40 @@ class Scales:
 
 @gluon.jit
 def oriented(scores, scale, traits):
-    """(scores, scale) with a positive scale that float32 multiplies with: their product is as it was; a NaN stays.
+    """(scores, scale) with a positive scale that float32 multiplies with: their product is as it was.
 
-    SIGNED: the scales are a caller's, and may be negative.
+    ANY_SCALE: it may be negative or NaN, which stays.
     """
-    if traits.SIGNED:  # noqa: SIM102  # the one is known when it is compiled, the other is not
+    if traits.ANY_SCALE:
         if scale < 0.0:
             scores = -scores
             scale = -scale
-    scale = gl.where(scale < LEAST_FACTOR, LEAST_FACTOR, scale)
-    return scores, gl.where(scale > MOST_FACTOR, MOST_FACTOR, scale)
+        scale = gl.where(scale < LEAST_FACTOR, LEAST_FACTOR, scale)
+        scale = gl.where(scale > MOST_FACTOR, MOST_FACTOR, scale)
+    else:
+        scale = gl.minimum(gl.maximum(scale, LEAST_FACTOR), MOST_FACTOR)
+    return scores, scale
 
 
 @gluon.jit
-def unit_of(scale):
-    """A scale of V as a unit that can be divided by: for 0, one in which nothing counts."""
-    return gl.where(scale == 0.0, NOTHING, scale)
+def power_of_two(x):
+    """The nearest one to a positive float32 that is one but for rounding."""
+    bits = x.to(gl.int32, bitcast=True)
+    return ((bits + 0x400000) & 0x7F800000).to(gl.float32, bitcast=True)
 
 
 @gluon.jit
-def ratio_of(before, after):
-    """What numbers in the one unit are in the other; a NaN stays."""
+def unit_of(scale, traits):
+    """A scale of V as a unit that can be divided by: for a caller's 0, one in which nothing counts."""
+    if traits.ANY_SCALE:
+        scale = gl.where(scale == 0.0, NOTHING, scale)
+    return scale
+
+
+@gluon.jit
+def ratio_of(before, after, traits):
+    """What numbers in the one unit are in the other; a NaN stays. The pass's own scales are at most MOST apart."""
     ratio = before / after
-    return gl.where(ratio > MOST, MOST, gl.where(ratio < -MOST, -MOST, ratio))
+    if traits.ANY_SCALE:
+        ratio = gl.where(ratio > MOST, MOST, gl.where(ratio < -MOST, -MOST, ratio))
+    return ratio

@@ -6,8 +6,10 @@
     l    = l fade + rowsum(w)
 
 m is the largest score so far, scaled; a row that has seen no key has m = -inf and l = 0, and stays finite. The 2^8 goes
-out of w v and out of l alike. s c - m' is off by what m' was rounded to a float32: where m' is beyond 2^18, so that this
-counts, both are made smaller, to 2^18; the largest score takes the whole row with either.
+out of w v and out of l alike. Where c is a power of two, s c and m' are exact, and so is their difference next to 0, however
+large they are. Where c is a caller's number, s c - m' is off by what m' was rounded to a float32: where m' is beyond 2^18,
+so that this counts, both are made smaller, to 2^18; the largest score takes the whole row with either. That is waited for
+between the maximum and the exponentials, and takes 5 %.
 """
 
 from triton.experimental import gluon
@@ -20,15 +22,18 @@ RAISED = gl.constexpr(8.0)  # log2 of what the largest weight becomes
 
 
 @gluon.jit
-def weigh(scores, top, total, scale, MASKED: gl.constexpr):
+def weigh(scores, top, total, scale, MASKED: gl.constexpr, traits):
     """(weights, m, l, fade) of a tile of scores; MASKED: whether a row of it may have no score but -inf."""
     highest = gl.maximum(top, gl.max(scores, 1) * scale)
     base = highest
     if MASKED:
         base = gl.where(highest == MINUS_INF, 0.0, highest)
     fade = gl.exp2(top - base)
-    share = gl.minimum(REACH * inverse_of(gl.abs(base)), 1.0)
-    weights = gl.exp2(scores * (scale * share)[:, None] - (base * share - RAISED)[:, None])
+    if traits.ANY_SCALE:
+        share = gl.minimum(REACH * inverse_of(gl.abs(base)), 1.0)
+        weights = gl.exp2(scores * (scale * share)[:, None] - (base * share - RAISED)[:, None])
+    else:
+        weights = gl.exp2(scores * scale - (base - RAISED)[:, None])
     return weights, highest, total * fade + gl.sum(weights, 1), fade
 
 

@@ -14,7 +14,7 @@ class Traits:
                  keeps about eleven bits of a sum
     PARTS        0: scores of a step beside the product of the one before; 1 or 2: one after the other, the product in so many
                  parts, where there are no registers for scores, output and product
-    SIGNED       whether scales may be negative
+    ANY_SCALE    whether scales may be any number; else those of scores are powers of two, q's with the softmax scale
     LATE_WAIT    whether that product may run until the weights behind it are known
     """
 
@@ -31,12 +31,12 @@ class Traits:
     DYNAMIC: gl.constexpr
     PARTS: gl.constexpr
     LATE_WAIT: gl.constexpr
-    SIGNED: gl.constexpr
+    ANY_SCALE: gl.constexpr
 
     @gluon.constexpr_function
     def __init__(
         self, HEAD_DIM, ROWS, Q_TILES, KEYS, BLOCK, CAUSAL, EVEN_K, TWO_LEVEL, Q_REGISTERS, PING_PONG, DYNAMIC,
-        PARTS, LATE_WAIT, SIGNED,
+        PARTS, LATE_WAIT, ANY_SCALE,
     ):  # fmt: skip
         self.HEAD_DIM = gl.constexpr(HEAD_DIM)
         self.ROWS = gl.constexpr(ROWS)
@@ -51,7 +51,7 @@ class Traits:
         self.DYNAMIC = gl.constexpr(DYNAMIC)
         self.PARTS = gl.constexpr(PARTS)
         self.LATE_WAIT = gl.constexpr(LATE_WAIT)
-        self.SIGNED = gl.constexpr(SIGNED)
+        self.ANY_SCALE = gl.constexpr(ANY_SCALE)
 
     @gluon.constexpr_function
     def scores_layout(self):
