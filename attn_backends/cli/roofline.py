@@ -61,7 +61,7 @@ def command(
     from attn_backends.cli.roofline_view import roofline_view
 
     screen = console()
-    for part in roofline_view(calls, assumed):
+    for part in roofline_view(calls, assumed, screen.width):
         screen.print(part)
 
 
@@ -78,5 +78,5 @@ def _judge(paths: tuple[Path, ...], as_json: bool) -> None:
     from attn_backends.cli.roofline_view import error_view
 
     screen = console()
-    for part in error_view(error):
+    for part in error_view(error, screen.width):
         screen.print(part)

@@ -21,17 +21,21 @@ if TYPE_CHECKING:
 UNKNOWN = "no matrix rate or memory bandwidth is known of this device: no floor, no predictions"
 WORDS = {"matrix": "matrix products", "exp": "exponentials", "memory": "bytes moved", "launch": "one launch a pass"}
 FREE = ("alignment", "kv_layout", "num_pages", "layout")  # fields that an overview leaves out
+WIDE = 120  # columns from which requests and cells have a column of their own
 STATUS = {"selected": GOOD, "outranked": "", "rejected": QUIET}
 
 
-def roofline_view(calls: Sequence[RoofedCall], assumed: Mapping[str, Any]) -> Iterator[RenderableType]:
+def roofline_view(calls: Sequence[RoofedCall], assumed: Mapping[str, Any], width: int) -> Iterator[RenderableType]:
     """One call in full, several as a table."""
     if len(calls) == 1:
         yield from _single(calls[0], assumed)
     elif calls:
         yield text(("device  ", HEAD), device_phrase(calls[0].decision.device.to_json()))
         yield ""
-        yield _overview(calls)
+        yield _overview(calls, wide=width >= WIDE)
+        if width < WIDE:
+            yield ""
+            yield facts([(printable(call.name), text((_short(call), QUIET))) for call in calls])
     else:
         yield text(("no call in this phase", QUIET))
 
@@ -50,7 +54,7 @@ def _single(call: RoofedCall, assumed: Mapping[str, Any]) -> Iterator[Renderable
         yield _resources(call.floor)
         yield text("floor  ", (f"{_ms(call.floor.seconds)} ms", NAME), f", bound by {WORDS[call.floor.bound]}")
     yield ""
-    yield _backends(call)
+    yield from _backends(call)
 
 
 def _resources(floor: Floor) -> Table:
@@ -66,20 +70,44 @@ def _resources(floor: Floor) -> Table:
     return made
 
 
-def _backends(call: RoofedCall) -> Table:
-    measured = any(one.candidate.measured_ms is not None for one in call.standings)
-    made = table("backend", "predicted ms", *(["measured ms"] if measured else []), "of floor", "bound", "rate", "")
-    made.columns[0].no_wrap = True
-    for column in made.columns[1:-2]:
-        column.justify = "right"
+def _backends(call: RoofedCall) -> Iterator[RenderableType]:
+    """Those of which a time is known as a table, the others by what keeps them."""
+    timed = [one for one in call.standings if one.prediction is not None or one.candidate.measured_ms is not None]
+    if timed:
+        yield _timed(call, timed)
+    others: dict[str, list[str]] = {}
     for one in call.standings:
+        if one not in timed:
+            others.setdefault(_why(one), []).append(one.candidate.name)
+    if others:
+        if timed:
+            yield ""
+        made = table("why not", "backends")
+        for why, names in others.items():
+            made.add_row(text((why, CODE)), text((", ".join(names), QUIET)))
+        yield made
+
+
+def _timed(call: RoofedCall, standings: Sequence[Standing]) -> Table:
+    measured = any(one.candidate.measured_ms is not None for one in standings)
+    seen_head = ["measured\nms"] if measured else []
+    made = table("backend", "predicted\nms", *seen_head, "of\nfloor", "bound", _unit(call), "")
+    for column in made.columns[1:-1]:
+        column.justify = "right"
+    for one in standings:
+        chosen = one.candidate.status == "selected"
         name = text((one.candidate.name, STATUS.get(one.candidate.status, "")))
         predicted = "" if one.prediction is None else _ms(one.prediction.seconds)
         share = "" if one.fraction is None else f"{one.fraction:.0%}"
         bound = "" if one.prediction is None else one.prediction.bound
         seen = [] if not measured else ["" if one.candidate.measured_ms is None else f"{one.candidate.measured_ms:.4g}"]
-        made.add_row(name, predicted, *seen, share, bound, _rate(call, one), _why(one))
+        made.add_row(name, predicted, *seen, share, bound, _rate(call, one), text(("chosen" if chosen else "", GOOD)))
     return made
+
+
+def _unit(call: RoofedCall) -> str:
+    """Of what bounds the call."""
+    return "GB/s" if call.floor is not None and call.floor.bound == "memory" else "TFLOP/s"
 
 
 def _rate(call: RoofedCall, one: Standing) -> str:
@@ -87,28 +115,28 @@ def _rate(call: RoofedCall, one: Standing) -> str:
     if one.prediction is None or call.floor is None:
         return ""
     if call.floor.bound == "memory":
-        return f"{call.floor.bytes / one.prediction.seconds / 1e9:.0f} GB/s"
-    return f"{call.floor.flops / one.prediction.seconds / 1e12:.3g} TFLOP/s"
+        return f"{call.floor.bytes / one.prediction.seconds / 1e9:.0f}"
+    return f"{call.floor.flops / one.prediction.seconds / 1e12:.3g}"
 
 
-def _why(one: Standing) -> Text:
-    if one.candidate.status == "selected":
-        return text(("chosen", GOOD))
+def _why(one: Standing) -> str:
+    """What keeps a backend from having a time."""
     codes = list(dict.fromkeys(reason.code for reason in one.candidate.reasons if reason.code != "outranked"))
-    if codes:
-        return text((", ".join(codes[:3]), CODE), f" and {len(codes) - 3} more" if len(codes) > 3 else "")
-    return text(("" if one.prediction is not None else "declares no efficiency", QUIET))
+    more = f" and {len(codes) - 3} more" if len(codes) > 3 else ""
+    return ", ".join(codes[:3]) + more if codes else "declares no efficiency"
 
 
-def _overview(calls: Sequence[RoofedCall]) -> Table:
-    made = table("call", "request", "floor ms", "bound", "backend", "predicted ms", "of floor")
-    for place in (2, 5, 6):
-        made.columns[place].justify = "right"
+def _overview(calls: Sequence[RoofedCall], *, wide: bool) -> Table:
+    heads = ["call", *(["request"] if wide else []), "floor\nms", "bound", "backend", "predicted\nms", "of\nfloor"]
+    made = table(*heads)
+    for column in (made.columns[-5], *made.columns[-2:]):
+        column.justify = "right"
+    made.columns[-3].no_wrap = True
     for call in calls:
         chosen = call.chosen
         prediction = None if chosen is None else chosen.prediction
         made.add_row(
-            text((printable(call.name), NAME)), text((_short(call), QUIET)),
+            text((printable(call.name), NAME)), *([text((_short(call), QUIET))] if wide else []),
             "?" if call.floor is None else _ms(call.floor.seconds), "" if call.floor is None else call.floor.bound,
             text(("none", BAD) if chosen is None else (chosen.candidate.name, GOOD)),
             "" if prediction is None else _ms(prediction.seconds),
@@ -123,21 +151,28 @@ def _short(call: RoofedCall) -> str:
     return request_phrase(request)
 
 
-def error_view(error: ModelError) -> Iterator[RenderableType]:
+def error_view(error: ModelError, width: int) -> Iterator[RenderableType]:
     """How far the cost model is off, and what would be nearer."""
-    made = table("backend", "cells", "typical", "predicted/measured", "worst", "")
+    wide = width >= WIDE
+    made = table("backend", "cells", "typical", "predicted/\nmeasured", "worst", *(["at"] if wide else []))
     made.columns[0].no_wrap = True
     for place in (1, 2, 3, 4):
         made.columns[place].justify = "right"
     for one in error.backends:
         made.add_row(
             one.backend, str(one.cells), f"x{one.typical:.2f}", f"{one.bias:.2f}", f"{one.worst:.2f}",
-            text((one.worst_cell, QUIET)),
+            *([text((one.worst_cell, QUIET))] if wide else []),
         )  # fmt: skip
     yield made
+    if not wide:
+        yield ""
+        yield text(("worst at", HEAD))
+        yield facts([(f"  {one.backend}", text((one.worst_cell, QUIET))) for one in error.backends])
     yield ""
     yield text(("efficiency that would fit", HEAD))
-    yield facts([(f"  {one.backend}", _shares(one.fitted)) for one in error.backends])
+    for one in error.backends:
+        yield text((f"  {one.backend}", NAME))
+        yield text(f"    {_shares(one.fitted)}")
     yield ""
     if error.picks:
         yield text(
