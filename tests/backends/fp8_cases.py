@@ -114,8 +114,8 @@ def wrong(case: Case, device: str) -> dict[str, float]:
     arguments, tensors = _arguments(case, device)
     out, lse, operands = _attended(case, arguments, tensors)
     found: dict[str, float] = {}
-    # The units of a GPU add products with fewer bits than float32 has, about eleven of the largest of them.
-    least, share, lost = (2e-3, 1e-3, 2.0**-11) if device == "cuda" else (1e-4, 1e-5, 0.0)
+    # The units of a GPU add products with fewer bits than float32 has: about eleven, each time that they add 32 products.
+    least, share, lost = (2e-3, 1e-3, 2.0**-11 * case.widths[0] / 32) if device == "cuda" else (1e-4, 1e-5, 0.0)
     for entry, (rows, lse_rows, wanted) in enumerate(_pieces(case, out, lse, operands)):
         want, want_lse, allowed, size = wanted
         lse_allowed = least + share * want_lse.abs() + lost * size
