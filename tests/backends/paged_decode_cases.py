@@ -40,7 +40,9 @@ class Case:
 
     Sequences of different `new` lengths are packed (`thd`). spare: pages of the pool, and columns of the table, that no
     sequence uses. latent: V is the first Dv columns of K, in its memory, and scaled as K is. rows: of a tile of queries,
-    None = as shipped. magnitude: of quantised numbers. extras draws further arguments.
+    None = as shipped. merge: whether the last split to end may merge all of them. registers: whether tiles wait there.
+    magnitude: of quantised numbers. apart: descales of every other cell of a page are times 2^apart, those of the first one 0. extras
+    draws further arguments.
     """
 
     heads: tuple[int, int, int, int] = (4, 2, 16, 16)
@@ -54,7 +56,10 @@ class Case:
     spare: int = 2
     latent: bool = False
     rows: int | None = None
+    merge: bool = True
+    registers: bool = False
     magnitude: float = 1.0
+    apart: float | None = None
     extras: Extras = field(default=lambda _: {})
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -157,6 +162,30 @@ CASES: dict[str, Case] = {
     "a latent in e4m3 per token": Case(
         heads=(16, 1, 576, 512), latent=True, k=(_FP8, "per_token_head"), v=(_FP8, "per_token_head")
     ),
+    "many splits, a second kernel": Case(new=(1,), lengths=(300,), spare=0, merge=False),
+    "empty sequences, a second kernel": Case(new=(1, 1, 1), lengths=(0, 133, 1), merge=False),
+    "sinks of empty rows, a second kernel": Case(
+        new=(9, 9), lengths=(5, 0), extras=lambda g: {"sinks": torch.randn(4, generator=g)}, settings={"causal": True}, merge=False
+    ),
+    "mixed, a second kernel": Case(
+        layout="thd", new=(1, 17, 0, 5, 1), lengths=(137, 40, 9, 70, 0), settings={"causal": True}, merge=False
+    ),
+    "many splits of a tile of 32 rows": Case(heads=(40, 1, 16, 16), new=(1,), lengths=(300,), rows=32),
+    "many splits, everything": Case(
+        lengths=(300, 37), k=(_INT8, "per_token_head"), v=(_FP8, "per_token_head"),
+        extras=lambda g: {"sinks": torch.randn(4, generator=g)}, settings={"causal": True, "softcap": 5.0},
+    ),
+    "descales far apart": Case(k=(_INT8, "per_token_head"), v=(_INT8, "per_token_head"), apart=20.0),
+    "descales farther apart": Case(v=(_FP8, "per_token_head"), apart=-70.0),
+    "in registers": Case(lengths=(37, 300), registers=True),
+    "in registers, pages of five tokens": Case(page_size=5, lengths=(64, 97), registers=True),
+    "in registers, pages longer than a tile": Case(page_size=64, lengths=(64, 200), registers=True),
+    "in registers, empty, odd widths": Case(heads=(4, 2, 40, 24), new=(1, 1, 1), lengths=(0, 33, 1), registers=True),
+    "in registers, window": Case(lengths=(37, 200), settings={"causal": True, "window_left": 10}, registers=True),
+    "in registers, quantised, mixed, decodes in tiles of their own": Case(
+        layout="thd", new=(1, 17, 5, 2), lengths=(137, 40, 70, 99), rows=32, k=(_FP8, "per_channel"), v=(_FP8, "per_token_head"),
+        settings={"causal": True}, registers=True,
+    ),
     "quantised, everything": Case(
         layout="thd", new=(1, 17, 5), lengths=(137, 40, 70), k=(_FP8, "per_channel"), v=(_FP8, "per_token_head"),
         extras=lambda g: {"sinks": torch.randn(4, generator=g), "alibi_slopes": torch.rand(3, 4, generator=g)},
@@ -186,12 +215,16 @@ def differences(case: Case, dtype: torch.dtype, device: str) -> dict[str, float]
     """Largest difference from eager in float64, relative to the largest value; `infinite` counts LSEs that disagree."""
     call, right = calls(case, dtype, device)
     with mock.patch.object(launching, "MOST_LENGTHS", 16):
-        if case.rows is None:
-            paged.run(call)
-        else:
-            operands = operands_of(call)
-            config = dataclasses.replace(launching.chosen(call, operands.sizes), rows=case.rows)
-            launching.launch(call, operands, config)
+        operands = operands_of(call)
+        config = launching.chosen(call, operands.sizes)
+        config = dataclasses.replace(config, rows=case.rows or config.rows)
+        if case.registers:
+            config = dataclasses.replace(config, registers=True, stages=1)
+        assert call.seq_lens is not None
+        lengths = call.seq_lens.clone()
+        for shorter in (3, 1):  # as a graph does: the first run at other lengths leaves nothing behind
+            call.seq_lens.copy_(lengths // shorter)
+            launching.launch(call, operands, config, merge=case.merge)
     eager.run(right)
     assert call.lse is not None
     assert right.lse is not None
@@ -289,6 +322,9 @@ def _cache(
     codes = (scaled.round() if stored == torch.int8 else scaled).to(stored)
     shapes = {"per_tensor": (1,), "per_head": (kv_heads,), "per_channel": (kv_heads, width)}
     if granularity == "per_token_head":
+        if case.apart is not None:
+            descale[:, 1::2] *= 2.0**case.apart
+            descale[:, 0] = 0.0
         return _laid_out(codes, case), _laid_out(descale, case).squeeze(-1)
     return _laid_out(codes, case), descale.reshape(shapes[granularity])
 

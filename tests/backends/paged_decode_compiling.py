@@ -176,6 +176,7 @@ def compiled(call: Call) -> Iterator[dict[str, Any]]:
             "allowed": config.shared, "conversions": len(re.findall(r"F2FP\.F16\.E4M3", binary.asm["sass"])),
             "byte_loads": len(re.findall(r"LDS\.[US]8", binary.asm["sass"])),
             "async_copies": binary.asm["sass"].count("LDGSTS"),
+            "waited_for": len(re.findall(r"%[kv]_(?:tile|rest)\w* = tt\.load", binary.asm["ttgir"])),
         }  # fmt: skip
 
 

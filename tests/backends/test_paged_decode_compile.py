@@ -44,8 +44,10 @@ def test_tiles_fit_as_their_rows_say(kernels: dict[str, dict[str, Any]]) -> None
 
 
 def test_16_bit_and_8_bit_tiles_are_fetched_ahead(kernels: dict[str, dict[str, Any]]) -> None:
-    """The loads of K and V of every 16-bit product are asynchronous."""
-    assert all(line["async_copies"] > 0 for name, line in kernels.items() if "float32" not in name)
+    """The loads of K and of V of every 16-bit product are asynchronous: triton 3.7 left those of V where they were once."""
+    pipelined = {name: line for name, line in kernels.items() if "float32" not in name}
+    assert all(line["async_copies"] > 0 for line in pipelined.values())
+    assert not {name for name, line in pipelined.items() if line["waited_for"]}
 
 
 def test_every_row_is_compiled(kernels: dict[str, dict[str, Any]]) -> None:

@@ -10,7 +10,7 @@ of the arithmetic, which the prompts have use for.
 import triton
 import triton.language as tl
 
-from attn_backends.backends.paged_decode.result import store_facts
+from attn_backends.backends.paged_decode.result import forget_tiles, store_facts
 from attn_backends.backends.paged_decode.schedule import find_item, lengths_of, splits_of, steps_of
 from attn_backends.backends.paged_decode.walk import attend_rows
 
@@ -20,7 +20,7 @@ FEW: tl.constexpr = tl.constexpr(16)  # rows of the least tile of a product
 # Numbers that change from call to call: one compiled kernel serves all of them.
 _UNSPECIALIZED = (
     "batch", "kv_heads", "group", "longest_q", "longest_k", "num_pages", "scale", "softcap", "left", "right", "reach", "slots",
-    "most_items",
+    "most_items", "units",
 )  # fmt: skip
 
 
@@ -29,7 +29,7 @@ def attend_split(
     q, k, v, out, lse, partial_out, partial_lse, facts, table, starts_q, lengths_k, k_descale, v_descale, sinks, slopes,
     q_strides, k_strides, v_strides, out_strides, lse_strides, table_strides, k_scale_strides, v_scale_strides, slope_strides,
     batch, kv_heads, group, longest_q, longest_k, head_dim, head_dim_v, num_pages,
-    scale, softcap, left, right, reach, slots, most_items,
+    scale, softcap, left, right, reach, slots, most_items, units,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_DV: tl.constexpr,
     BATCH_BLOCK: tl.constexpr, V_IN_K: tl.constexpr,
     PAGE_SIZE: tl.constexpr, PADDED_D: tl.constexpr, PADDED_DV: tl.constexpr, PACKED_Q: tl.constexpr,
@@ -38,24 +38,27 @@ def attend_split(
     HARDWARE: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, BOTTOM_RIGHT: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr,
     SINKS: tl.constexpr, INVARIANT: tl.constexpr, STORE_LSE: tl.constexpr, EARLY: tl.constexpr,
+    MERGE_ROWS: tl.constexpr, MERGE_SPLITS: tl.constexpr, IN_REGISTERS: tl.constexpr,
 ):
     """Grid: items times KV heads, one-dimensional, the heads of an item next to each other.
 
+    units: query tiles that there could be; what `combine` has programs for.
     BLOCK_R, V_IN_K, V_PAIRS: as in `attend_rows`.
     FEW_PAIRS: V_PAIRS of tiles of FEW rows, which may read as pairs what the others take as it is.
     EARLY: the next kernel may be launched while this one runs; it waits for the results by itself.
+    MERGE_ROWS, MERGE_SPLITS, IN_REGISTERS: as in `attend_rows`; where MERGE_ROWS is not 0, `facts` are counters.
     """
     place = tl.program_id(0)
     kv_head = place % kv_heads
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
-    item, sequence, before, per_split = find_item(
+    item, sequence, before, tiles_before, per_split = find_item(
         place // kv_heads, starts_q, lengths_k, batch, group, longest_q, longest_k, reach, kv_heads, slots, most_items,
         BLOCK_M, BLOCK_N, BATCH_BLOCK, PACKED_Q, LEFT, RIGHT, BOTTOM_RIGHT, INVARIANT,
     )
     if sequence >= batch:
-        if PACKED_Q:
-            tl.store(facts + item * 4, 0)
+        if PACKED_Q and MERGE_ROWS == 0 and place == tl.num_programs(0) - 1:  # it never has an item
+            forget_tiles(facts, tiles_before, units)
         return
     seq_q, seq_k = lengths_of(sequence, True, starts_q, lengths_k, longest_q, longest_k, PACKED_Q)
     tiles = tl.cdiv(seq_q * group, BLOCK_M)
@@ -63,8 +66,9 @@ def attend_split(
     splits = splits_of(steps, per_split, INVARIANT)
     tile = (item - before) % tiles
     split = (item - before) // tiles
-    if kv_head == 0:
-        store_facts(facts, item, sequence, before, tiles, tile, split, splits, PACKED_Q)
+    unit = tiles_before + tile
+    if MERGE_ROWS == 0 and kv_head == 0 and split == 0:
+        store_facts(facts, unit, before + tile, sequence, tile, splits)
 
     if PACKED_Q and BLOCK_M > FEW:
         if seq_q * group <= FEW:
@@ -74,31 +78,31 @@ def attend_split(
                 few_strides = (v_strides[0] // 2, v_strides[1] // 2, v_strides[2] // 2, 1)
                 few_width = head_dim_v // 2
             attend_rows(
-                q, k, few_v, out, lse, partial_out, partial_lse, table, starts_q, k_descale, v_descale, sinks, slopes,
+                q, k, few_v, out, lse, partial_out, partial_lse, facts, table, starts_q, k_descale, v_descale, sinks, slopes,
                 q_strides, k_strides, few_strides, out_strides, lse_strides, table_strides, k_scale_strides, v_scale_strides,
-                slope_strides, item * kv_heads + kv_head, sequence, kv_head, tile, split, splits, steps, seq_q, seq_k, group, head_dim,
+                slope_strides, item, before, unit, kv_heads, sequence, kv_head, tile, tiles, split, splits, steps, seq_q, seq_k, group, head_dim,
                 few_width, num_pages, scale, softcap, left, right,
                 FEW, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_R, BLOCK_DV, V_IN_K, PAGE_SIZE, PADDED_D, PADDED_DV, PACKED_Q, QK_TYPE, PV_TYPE,
                 PRECISION, NORMALISE_Q, HEADROOM, K_SCALE, V_SCALE, FEW_PAIRS, HARDWARE, LEFT, RIGHT, BOTTOM_RIGHT, SOFTCAP, ALIBI, SINKS,
-                STORE_LSE,
+                STORE_LSE, MERGE_ROWS, MERGE_SPLITS, IN_REGISTERS,
             )
         else:
             attend_rows(
-                q, k, v, out, lse, partial_out, partial_lse, table, starts_q, k_descale, v_descale, sinks, slopes,
+                q, k, v, out, lse, partial_out, partial_lse, facts, table, starts_q, k_descale, v_descale, sinks, slopes,
                 q_strides, k_strides, v_strides, out_strides, lse_strides, table_strides, k_scale_strides, v_scale_strides,
-                slope_strides, item * kv_heads + kv_head, sequence, kv_head, tile, split, splits, steps, seq_q, seq_k, group, head_dim,
+                slope_strides, item, before, unit, kv_heads, sequence, kv_head, tile, tiles, split, splits, steps, seq_q, seq_k, group, head_dim,
                 head_dim_v, num_pages, scale, softcap, left, right,
                 BLOCK_M, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_R, BLOCK_DV, V_IN_K, PAGE_SIZE, PADDED_D, PADDED_DV, PACKED_Q, QK_TYPE, PV_TYPE,
                 PRECISION, NORMALISE_Q, HEADROOM, K_SCALE, V_SCALE, V_PAIRS, HARDWARE, LEFT, RIGHT, BOTTOM_RIGHT, SOFTCAP, ALIBI, SINKS,
-                STORE_LSE,
+                STORE_LSE, MERGE_ROWS, MERGE_SPLITS, IN_REGISTERS,
             )
     else:
         attend_rows(
-            q, k, v, out, lse, partial_out, partial_lse, table, starts_q, k_descale, v_descale, sinks, slopes,
+            q, k, v, out, lse, partial_out, partial_lse, facts, table, starts_q, k_descale, v_descale, sinks, slopes,
             q_strides, k_strides, v_strides, out_strides, lse_strides, table_strides, k_scale_strides, v_scale_strides,
-            slope_strides, item * kv_heads + kv_head, sequence, kv_head, tile, split, splits, steps, seq_q, seq_k, group, head_dim,
+            slope_strides, item, before, unit, kv_heads, sequence, kv_head, tile, tiles, split, splits, steps, seq_q, seq_k, group, head_dim,
             head_dim_v, num_pages, scale, softcap, left, right,
             BLOCK_M, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_R, BLOCK_DV, V_IN_K, PAGE_SIZE, PADDED_D, PADDED_DV, PACKED_Q, QK_TYPE, PV_TYPE,
             PRECISION, NORMALISE_Q, HEADROOM, K_SCALE, V_SCALE, V_PAIRS, HARDWARE, LEFT, RIGHT, BOTTOM_RIGHT, SOFTCAP, ALIBI, SINKS,
-            STORE_LSE,
+            STORE_LSE, MERGE_ROWS, MERGE_SPLITS, IN_REGISTERS,
         )

@@ -41,6 +41,7 @@ class Config:
     arch .. last_arch, bytes, stored, width, tile, units say which calls the row serves: configs.toml has the words.
     programs: how many are meant to run on a multiprocessor at a time
     shared: bytes of shared memory per block; an upper bound over those calls
+    registers: whether the next tile of keys waits in registers, with stages = 1
     """
 
     arch: int
@@ -56,6 +57,7 @@ class Config:
     stages: int
     programs: int
     shared: int = 0
+    registers: bool = False
 
     def serves(self, arch: int, traits: Traits) -> bool:
         """Whether this row is for calls like that one, on that architecture (major * 10 + minor)."""

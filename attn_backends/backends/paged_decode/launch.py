@@ -1,4 +1,4 @@
-"""Launching the two kernels for one call: a grid that no length changes, partial results in memory of its own."""
+"""Launching the kernels, one or two, for one call: a grid that no length changes, partial results in memory of its own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import triton.language as tl
 from attn_backends.backends.paged_decode.attend import attend_split
 from attn_backends.backends.paged_decode.combine import combine_splits
 from attn_backends.backends.paged_decode.configs import Config, Traits, config_for, padded, parts
+from attn_backends.backends.paged_decode.counters import counters_for
 from attn_backends.backends.paged_decode.operands import Operands, Sizes
 from attn_backends.backends.paged_decode.schedule import INVARIANT_SPLITS, MOST_SPLITS, SEGMENTS
 
@@ -22,10 +23,11 @@ MOST_LENGTHS = 1024  # that a program reads at a time to plan
 _TYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 
 
-def launch(call: Call, operands: Operands, config: Config | None = None) -> None:
+def launch(call: Call, operands: Operands, config: Config | None = None, *, merge: bool = True) -> None:
     """Write call.out and, where it is given, call.lse.
 
-    config: None for the one that is shipped.
+    config: None for the one that is shipped
+    merge: whether the splits are put together by the last of them to end, by no second kernel, where that pays
     """
     sizes, flags = operands.sizes, operands.flags
     if config is None:
@@ -37,11 +39,17 @@ def launch(call: Call, operands: Operands, config: Config | None = None) -> None
     if flags["PACKED_Q"]:
         items += int(SEGMENTS.value)
     programs = items * sizes.kv_heads
-    units = items if flags["PACKED_Q"] else tiles
     width_v = padded(sizes.width_v)
     early = architecture(call.q.device) >= _EARLY_LAUNCH
-    partial_out, partial_lse, facts = _room(call.q, programs * config.rows, width_v, units)
+    partial_out, partial_lse = _room(call.q, programs * config.rows, width_v)
     options = _options(call, operands, config)
+    rows = min(config.rows, sizes.longest_q * sizes.group)
+    merged, at_a_time = merging(rows, options) if merge else (0, 0)
+    facts = (
+        counters_for(call.q.device, tiles * sizes.kv_heads)
+        if merged
+        else torch.empty(tiles * 4, dtype=torch.int32, device=call.q.device)
+    )
     q_strides, k_strides, v_strides, *other_strides = operands.strides
     v, width_of_v = call.v, sizes.width_v
     if options["V_PAIRS"]:
@@ -51,27 +59,44 @@ def launch(call: Call, operands: Operands, config: Config | None = None) -> None
         call.q, call.k, v, call.out, call.lse, partial_out, partial_lse, facts, call.block_table, call.cu_seqlens_q,
         call.seq_lens, call.k_descale, call.v_descale, call.sinks, call.alibi_slopes,
         q_strides, k_strides, v_strides, *other_strides,
-        *sizes[:6], width_of_v, sizes.num_pages, *operands.scaling, *operands.band, _reach(operands, config), slots, most_items,
-        EARLY=early, **options,
+        *sizes[:6], width_of_v, sizes.num_pages, *operands.scaling, *operands.band, _reach(operands, config), slots, most_items, tiles,
+        EARLY=early and not merged, MERGE_ROWS=merged, MERGE_SPLITS=at_a_time, **options,
     )  # fmt: skip
-    combine_splits[(units * sizes.kv_heads, min(config.rows, sizes.longest_q * sizes.group))](
+    if merged:
+        return
+    combine_splits[(tiles * sizes.kv_heads, -(-rows // _COMBINED_ROWS))](
         partial_out, partial_lse, facts, call.out, call.lse, call.sinks, call.cu_seqlens_q, *operands.strides[3:5],
         sizes.kv_heads, sizes.group, sizes.longest_q, sizes.width_v,
-        BLOCK_M=config.rows, BLOCK_DV=width_v, BLOCK_S=16, PACKED_Q=flags["PACKED_Q"], SINKS=flags["SINKS"],
-        STORE_LSE=flags["STORE_LSE"], EARLY=early, launch_pdl=early, num_warps=4,
+        BLOCK_M=config.rows, BLOCK_DV=width_v, ROWS=_COMBINED_ROWS, AT_A_TIME=max(1, 4 * _MERGED_AT_A_TIME // (_COMBINED_ROWS * width_v)),
+        PACKED_Q=flags["PACKED_Q"], SINKS=flags["SINKS"], STORE_LSE=flags["STORE_LSE"], EARLY=early, launch_pdl=early, num_warps=4,
     )  # fmt: skip
 
 
+_COMBINED_ROWS = 16  # of a tile, by one program
+_MOST_MERGED_ROWS = 16
+_MERGED_AT_A_TIME = 2048  # partial results of a warp that merges: 64 registers
 _EARLY_LAUNCH = 90  # the first architecture on which a kernel may start before the one it waits for has ended
 
 
-def _room(q: torch.Tensor, rows: int, width: int, units: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Memory for what the programs leave: rows of float32 [rows, width] with their LSE, and int32 [units, 4]."""
+def _room(q: torch.Tensor, rows: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Memory for what the programs leave: rows of float32 [rows, width] with their LSE."""
     return (
         torch.empty(rows * width, dtype=torch.float32, device=q.device),
         torch.empty(rows, dtype=torch.float32, device=q.device),
-        torch.empty(units * 4, dtype=torch.int32, device=q.device),
     )
+
+
+def merging(rows: int, options: dict[str, Any]) -> tuple[int, int]:
+    """(rows as a power of two, splits at a time) for the last split of a tile to merge them all; (0, 0) where it does not pay.
+
+    That is for tiles of few rows, which one program reads in a few steps. Not where sums must be those of any batch, some of which
+    have tiles of more rows.
+    """
+    rows = 1 << (rows - 1).bit_length()
+    splits = _MERGED_AT_A_TIME * options["num_warps"] // (rows * options["BLOCK_DV"])
+    if options["INVARIANT"] or rows > _MOST_MERGED_ROWS or not splits:
+        return 0, 0
+    return rows, splits
 
 
 def chosen(call: Call, sizes: Sizes) -> Config:
@@ -151,6 +176,7 @@ def _options(call: Call, operands: Operands, config: Config) -> dict[str, Any]:
         "FEW_PAIRS": pairs,
         "HARDWARE": architecture(call.q.device) >= 89,
         "HEADROOM": 14.0 if pv_type is torch.float16 else 0.0,
+        "IN_REGISTERS": config.registers and not rest,
         "num_warps": config.warps,
         "num_stages": config.stages,
     }

@@ -33,19 +33,23 @@ def rows_in_cache(pages, start, lanes, page_step, cell_step, PAGE_SIZE: tl.const
 
 @triton.jit
 def load_tile(
-    cache, strides, rows, inside, head, width, WIDTH: tl.constexpr, PADDED: tl.constexpr, CHECKED: tl.constexpr
+    cache, strides, rows, inside, head, width, WIDTH: tl.constexpr, PADDED: tl.constexpr, CHECKED: tl.constexpr,
+    POLICY: tl.constexpr,
 ):
-    """[keys, WIDTH] of one head; columns from `width` on are 0 and, where CHECKED, keys that are not `inside`."""
+    """[keys, WIDTH] of one head; columns from `width` on are 0 and, where CHECKED, keys that are not `inside`.
+
+    POLICY: of the L2 cache. Asynchronous copies, which Triton makes of loads that it fetches ahead, have none.
+    """
     columns = tl.arange(0, WIDTH)
     corner = cache + tl.cast(head, tl.int64) * strides[2] + columns.to(tl.int64) * strides[3]
     pointers = corner[None, :] + rows[:, None]
     if CHECKED and PADDED:
-        return tl.load(pointers, mask=inside[:, None] & (columns < width)[None, :], other=0.0)
+        return tl.load(pointers, mask=inside[:, None] & (columns < width)[None, :], other=0.0, eviction_policy=POLICY)
     if CHECKED:
-        return tl.load(pointers, mask=inside[:, None], other=0.0)
+        return tl.load(pointers, mask=inside[:, None], other=0.0, eviction_policy=POLICY)
     if PADDED:
-        return tl.load(pointers, mask=(columns < width)[None, :], other=0.0)
-    return tl.load(pointers)
+        return tl.load(pointers, mask=(columns < width)[None, :], other=0.0, eviction_policy=POLICY)
+    return tl.load(pointers, eviction_policy=POLICY)
 
 
 @triton.jit
@@ -55,6 +59,15 @@ def token_scales(
     """One descale per key of a head, float32; 0 for keys that are not `inside`. Strides are (page, cell, head)."""
     rows = rows_in_cache(pages, start, lanes, strides[0], strides[1], PAGE_SIZE, BLOCK_N)
     return tl.load(descale + tl.cast(head, tl.int64) * strides[2] + rows, mask=inside, other=0.0)
+
+
+@triton.jit
+def token_scale(descale, strides, table_row, step, key, last, head, num_pages, PAGE_SIZE: tl.constexpr):
+    """The descale of one key of a head; 0 for one from `last` on."""
+    page = tl.load(table_row + tl.cast(key // PAGE_SIZE, tl.int64) * step, mask=key < last, other=0)
+    page = tl.minimum(tl.maximum(page, 0), num_pages - 1)
+    row = page.to(tl.int64) * strides[0] + tl.cast(key % PAGE_SIZE, tl.int64) * strides[1]
+    return tl.load(descale + tl.cast(head, tl.int64) * strides[2] + row, mask=key < last, other=0.0)
 
 
 @triton.jit

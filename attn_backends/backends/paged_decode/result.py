@@ -28,20 +28,20 @@ def add_sink(acc, top, total, sink):
 
 
 @triton.jit
-def store_facts(facts, item, sequence, before, tiles, tile, split, splits, PACKED_Q: tl.constexpr):
-    """What `combine` must know, int32 [units, 4]: splits, the first one's item, sequence, tile.
+def store_facts(facts, unit, first_item, sequence, tile, splits):
+    """What `combine` must know of a query tile, int32 [units, 4]: splits, the first one's item, sequence, tile."""
+    tl.store(facts + unit * 4, splits)
+    tl.store(facts + unit * 4 + 1, first_item)
+    tl.store(facts + unit * 4 + 2, sequence)
+    tl.store(facts + unit * 4 + 3, tile)
 
-    A unit is a query tile. Dense, it is counted through the batch; packed, it is the item of its first split, and other
-    items say 0 splits.
-    """
-    if split == 0:
-        unit = item if PACKED_Q else sequence * tiles + tile
-        tl.store(facts + unit * 4, splits)
-        tl.store(facts + unit * 4 + 1, before + tile)
-        tl.store(facts + unit * 4 + 2, sequence)
-        tl.store(facts + unit * 4 + 3, tile)
-    elif PACKED_Q:
-        tl.store(facts + item * 4, 0)
+
+@triton.jit
+def forget_tiles(facts, first, units):
+    """Query tiles from `first` on are none."""
+    for unit in range(first, units, 128):
+        places = unit + tl.arange(0, 128)
+        tl.store(facts + places * 4, 0, mask=places < units)
 
 
 @triton.jit

@@ -84,9 +84,9 @@ def find_item(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BATCH_BLOCK: tl.constexpr, PACKED_Q: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, BOTTOM_RIGHT: tl.constexpr, INVARIANT: tl.constexpr,
 ):
-    """(item, sequence, items before the sequence's, key tiles per split), of a place in the grid.
+    """(item, sequence, items and query tiles before the sequence's, key tiles per split), of a place in the grid.
 
-    The sequence is `batch` where there is no such item.
+    The sequence is `batch` where there is no such item, and then all query tiles are before it.
     """
     lanes = tl.arange(0, BATCH_BLOCK)
     per_split = 1
@@ -111,6 +111,7 @@ def find_item(
             every += tl.sum(tl.cdiv(seq_q * group, BLOCK_M) * splits_of(steps, per_split, INVARIANT), 0)
         item = dealt(place, every)
     before = tl.zeros([], dtype=tl.int32)
+    tiles_before = tl.zeros([], dtype=tl.int32)
     found = tl.zeros([], dtype=tl.int32)
     counted = tl.zeros([], dtype=tl.int32)
     for first in range(0, batch, BATCH_BLOCK):
@@ -122,5 +123,9 @@ def find_item(
         passed = inside & (counted + tl.cumsum(items, 0) <= item)
         found += tl.sum(passed.to(tl.int32), 0)
         before += tl.sum(tl.where(passed, items, 0), 0)
+        if PACKED_Q:
+            tiles_before += tl.sum(tl.where(passed, tiles, 0), 0)
         counted += tl.sum(items, 0)
-    return item, found, before, per_split
+    if not PACKED_Q:
+        tiles_before = found * tl.cdiv(longest_q * group, BLOCK_M)
+    return item, found, before, tiles_before, per_split

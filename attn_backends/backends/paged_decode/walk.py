@@ -21,11 +21,13 @@ What a tile waits for is asked for ahead: its page numbers one tile before its k
 import triton
 import triton.language as tl
 
+from attn_backends.backends.paged_decode.merge import merge_when_last
 from attn_backends.backends.paged_decode.pages import (
     channel_scales,
     load_tile,
     page_numbers,
     rows_in_cache,
+    token_scale,
     token_scales,
 )
 from attn_backends.backends.paged_decode.result import add_sink, store_partial, store_result
@@ -59,21 +61,18 @@ def normalised(values, exponent):
 
 
 @triton.jit
-def scaled_weights(p, scales, KIND: tl.constexpr):
-    """(p times its tokens' descales, over their largest; that largest): what is left to float16 stays in its range."""
-    largest = tl.max(scales, 0)
-    largest = tl.where(largest > 0.0, largest, 1.0)
-    return (p * (scales / largest)[None, :]).to(KIND), largest
+def steps_to_unit(scale):
+    """Two powers of two whose product brings a number >= 0 to between 1 and 2; each alone is a normal number."""
+    exponent = tl.floor(tl.log2(tl.where(scale > 0.0, scale * 4294967296.0, 4294967296.0))) - 32.0
+    half = tl.floor(exponent * 0.5)
+    return tl.exp2(-half), tl.exp2(half - exponent)
 
 
 @triton.jit
-def add_product(acc, weights, values, largest, PRECISION: tl.constexpr, V_SCALE: tl.constexpr):
-    """acc + weights values, where weights by token times `largest`."""
-    if V_SCALE == "token":
-        total = acc + tl.dot(weights, values, input_precision=PRECISION) * largest
-    else:
-        total = tl.dot(weights, values, acc, input_precision=PRECISION)
-    return total
+def level_of(scales):
+    """log2 |scales| to within 0.09 below, at least -60: a reference that keeps weights times their scales below 2."""
+    bits = scales.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    return tl.maximum(bits.to(tl.float32) * 1.1920928955078125e-07 - 127.0, -60.0)
 
 
 @triton.jit
@@ -85,6 +84,7 @@ def attend_rows(
     lse,
     partial_out,
     partial_lse,
+    facts,
     table,
     starts_q,
     k_descale,
@@ -100,10 +100,14 @@ def attend_rows(
     k_scale_strides,
     v_scale_strides,
     slope_strides,
-    program,
+    item,
+    before,
+    unit,
+    kv_heads,
     sequence,
     kv_head,
     tile,
+    tiles,
     split,
     splits,
     steps,
@@ -144,10 +148,18 @@ def attend_rows(
     ALIBI: tl.constexpr,
     SINKS: tl.constexpr,
     STORE_LSE: tl.constexpr,
+    MERGE_ROWS: tl.constexpr,
+    MERGE_SPLITS: tl.constexpr,
+    IN_REGISTERS: tl.constexpr,
 ):
     """Attend BLOCK_M rows from row tile * BLOCK_M of the sequence on to one split of what they may see.
 
-    program: where in the partial results this item's ROOM_M rows are
+    item, before: of the batch's items this one, and how many are before the sequence's; they say where partial results are
+    unit: of this query tile's counter, if MERGE_ROWS
+    MERGE_ROWS: where not 0, the last split of a tile to end merges all of them, of so many rows, MERGE_SPLITS at a time; else
+        `combine` does
+    IN_REGISTERS: the next tile of K and V waits in registers, and leaves the L2 cache first; else Triton fetches ahead, into
+        shared memory. Not where there is a BLOCK_R.
     BLOCK_R: columns of q and K behind the first BLOCK_D, as a tile of their own; 0 where there are none.
     V_IN_K: V is the first BLOCK_DV = BLOCK_D columns of K, in the same memory: a tile is read once, for both products.
     V_PAIRS: "" or the format of a V that comes as pairs of columns (uint16, strides and width in pairs).
@@ -217,6 +229,12 @@ def attend_rows(
     if ALIBI:
         slope = tl.load(slopes + sequence * slope_strides[0] + heads * slope_strides[1], mask=is_row, other=0.0)
 
+    if V_SCALE == "token":
+        first_scale = token_scale(
+            v_descale, v_scale_strides, table_row, table_strides[1], start, stop, kv_head, num_pages, PAGE_SIZE
+        )
+        shrink, shrink_more = steps_to_unit(tl.abs(first_scale))
+
     PAIRED: tl.constexpr = V_PAIRS != ""
     WIDTH_V: tl.constexpr = BLOCK_DV // 2 if PAIRED else BLOCK_DV
     LATE_SUM: tl.constexpr = BLOCK_M == 16  # sums over keys cross warps; one at the end is enough
@@ -224,16 +242,42 @@ def attend_rows(
     total = tl.zeros([BLOCK_M, BLOCK_N if LATE_SUM else 1], dtype=tl.float32)
     acc = tl.zeros([BLOCK_M, WIDTH_V], dtype=tl.float32)
     odd_acc = tl.zeros([BLOCK_M, WIDTH_V if PAIRED else 1], dtype=tl.float32)
-    for step in tl.range(start, stop, BLOCK_N):
+    if IN_REGISTERS:
+        is_key = start + lanes < stop
+        k_rows = rows_in_cache(pages, start, lanes, k_strides[0], k_strides[1], PAGE_SIZE, BLOCK_N)
+        k_ahead = load_tile(k, k_strides, k_rows, is_key, kv_head, head_dim, BLOCK_D, PADDED_D, True, "evict_first")
+        v_rows = rows_in_cache(pages, start, lanes, v_strides[0], v_strides[1], PAGE_SIZE, BLOCK_N)
+        v_ahead = load_tile(v, v_strides, v_rows, is_key, kv_head, head_dim_v, WIDTH_V, PADDED_DV, True, "evict_first")
+        pages_ahead = page_numbers(
+            table_row, table_strides[1], start + BLOCK_N, lanes, stop, num_pages, PAGE_SIZE, BLOCK_N
+        )
+    tiles_of_keys = tl.cdiv(tl.maximum(stop - start, 0), BLOCK_N)
+    for place in tl.range(0, tiles_of_keys):  # from 0 on: triton 3.7 fetches no V ahead where a loop begins anywhere
+        step = start + place * BLOCK_N
         keys = step + lanes
         inside = keys < stop
         if LEFT:
             inside = inside & (keys >= first)
-        pages_ahead = page_numbers(
-            table_row, table_strides[1], step + BLOCK_N, lanes, stop, num_pages, PAGE_SIZE, BLOCK_N
-        )
-        k_rows = rows_in_cache(pages, step, lanes, k_strides[0], k_strides[1], PAGE_SIZE, BLOCK_N)
-        k_tile = load_tile(k, k_strides, k_rows, inside, kv_head, head_dim, BLOCK_D, PADDED_D, V_IN_K)
+        if IN_REGISTERS:
+            k_tile, v_tile, pages_here, pages = k_ahead, v_ahead, pages, pages_ahead
+            is_key = keys < stop - BLOCK_N
+            following = step + BLOCK_N
+            k_rows = rows_in_cache(pages, following, lanes, k_strides[0], k_strides[1], PAGE_SIZE, BLOCK_N)
+            k_ahead = load_tile(k, k_strides, k_rows, is_key, kv_head, head_dim, BLOCK_D, PADDED_D, True, "evict_first")
+            v_rows = rows_in_cache(pages, following, lanes, v_strides[0], v_strides[1], PAGE_SIZE, BLOCK_N)
+            v_ahead = load_tile(
+                v, v_strides, v_rows, is_key, kv_head, head_dim_v, WIDTH_V, PADDED_DV, True, "evict_first"
+            )
+            pages_ahead = page_numbers(
+                table_row, table_strides[1], following + BLOCK_N, lanes, stop, num_pages, PAGE_SIZE, BLOCK_N
+            )
+        else:
+            pages_here = pages
+            pages = page_numbers(
+                table_row, table_strides[1], step + BLOCK_N, lanes, stop, num_pages, PAGE_SIZE, BLOCK_N
+            )
+            k_rows = rows_in_cache(pages_here, step, lanes, k_strides[0], k_strides[1], PAGE_SIZE, BLOCK_N)
+            k_tile = load_tile(k, k_strides, k_rows, inside, kv_head, head_dim, BLOCK_D, PADDED_D, V_IN_K, "")
         product = tl.dot(q_tile, widened(k_tile, QK_TYPE, HARDWARE).T, input_precision=PRECISION)
         if BLOCK_R > 0:
             k_rest = load_tile(
@@ -246,16 +290,24 @@ def attend_rows(
                 BLOCK_R,
                 False,
                 False,
+                "",
             )
             product = tl.dot(q_rest, widened(k_rest, QK_TYPE, HARDWARE).T, product, input_precision=PRECISION)
         if K_SCALE == "token":
             product *= token_scales(
-                k_descale, k_scale_strides, pages, step, lanes, inside, kv_head, PAGE_SIZE, BLOCK_N
+                k_descale, k_scale_strides, pages_here, step, lanes, inside, kv_head, PAGE_SIZE, BLOCK_N
             )[None, :]
         scores = score_tile(
             product, row_scale, positions, keys, inside, left, right, softcap, slope, LEFT, RIGHT, SOFTCAP, ALIBI
         )
-        top_new = tl.maximum(top, tl.max(scores, 1))
+        levels = scores
+        if V_SCALE == "token":
+            v_scales = token_scales(
+                v_descale, v_scale_strides, pages_here, step, lanes, inside, kv_head, PAGE_SIZE, BLOCK_N
+            )
+            v_scales = v_scales * shrink * shrink_more
+            levels = scores + level_of(v_scales)[None, :]
+        top_new = tl.maximum(top, tl.max(levels, 1))
         shift = tl.where(top_new == MINUS_INF, 0.0, top_new - HEADROOM)
         p = tl.exp2(scores - shift[:, None])
         fade = tl.exp2(top - HEADROOM - shift)[:, None]
@@ -265,26 +317,23 @@ def attend_rows(
             total = total * fade + tl.sum(p, 1)[:, None]
         if V_IN_K:
             v_tile = k_tile
-        else:
-            v_rows = rows_in_cache(pages, step, lanes, v_strides[0], v_strides[1], PAGE_SIZE, BLOCK_N)
-            v_tile = load_tile(v, v_strides, v_rows, inside, kv_head, head_dim_v, WIDTH_V, PADDED_DV, True)
-        largest = 1.0
-        if V_SCALE == "token":
-            scales = token_scales(v_descale, v_scale_strides, pages, step, lanes, inside, kv_head, PAGE_SIZE, BLOCK_N)
-            weights, largest = scaled_weights(p, scales, PV_TYPE)
-        else:
-            weights = p.to(PV_TYPE)
+        elif not IN_REGISTERS:
+            v_rows = rows_in_cache(pages_here, step, lanes, v_strides[0], v_strides[1], PAGE_SIZE, BLOCK_N)
+            v_tile = load_tile(v, v_strides, v_rows, inside, kv_head, head_dim_v, WIDTH_V, PADDED_DV, True, "")
+        weights = p * v_scales[None, :] if V_SCALE == "token" else p
+        weights = weights.to(PV_TYPE)
         if PAIRED:
             even, odd = even_and_odd(v_tile, V_PAIRS, HARDWARE)
-            acc = add_product(acc * fade, weights, even, largest, PRECISION, V_SCALE)
-            odd_acc = add_product(odd_acc * fade, weights, odd, largest, PRECISION, V_SCALE)
+            acc = tl.dot(weights, even, acc * fade, input_precision=PRECISION)
+            odd_acc = tl.dot(weights, odd, odd_acc * fade, input_precision=PRECISION)
         else:
-            acc = add_product(acc * fade, weights, widened(v_tile, PV_TYPE, HARDWARE), largest, PRECISION, V_SCALE)
+            acc = tl.dot(weights, widened(v_tile, PV_TYPE, HARDWARE), acc * fade, input_precision=PRECISION)
         top = top_new
-        pages = pages_ahead
 
     if PAIRED:
         acc = interleaved(acc, odd_acc, BLOCK_M, BLOCK_DV)
+    if V_SCALE == "token":
+        acc = acc * (1.0 / shrink) * (1.0 / shrink_more)
     if V_SCALE == "head":
         acc *= tl.load(v_descale + sequence * v_scale_strides[0] + kv_head * v_scale_strides[1])
     if V_SCALE == "channel":
@@ -293,7 +342,37 @@ def attend_rows(
     top -= HEADROOM
     sums = tl.sum(total, 1)
     if splits > 1:
+        program = item * kv_heads + kv_head
         store_partial(partial_out, partial_lse, program, acc, top, sums, is_row, BLOCK_M, ROOM_M, BLOCK_DV)
+        if MERGE_ROWS > 0:
+            merge_when_last(
+                partial_out,
+                partial_lse,
+                facts + unit * kv_heads + kv_head,
+                out,
+                lse,
+                sinks,
+                out_strides,
+                lse_strides,
+                before + tile,
+                tiles,
+                splits,
+                kv_heads,
+                kv_head,
+                sequence,
+                first_q,
+                first_row,
+                seq_q,
+                group,
+                head_dim_v * 2 if PAIRED else head_dim_v,
+                ROOM_M,
+                BLOCK_DV,
+                MERGE_ROWS,
+                MERGE_SPLITS,
+                PACKED_Q,
+                SINKS,
+                STORE_LSE,
+            )
     else:
         if SINKS:
             acc, top, sums = add_sink(acc, top, sums, tl.load(sinks + heads, mask=is_row, other=MINUS_INF))
