@@ -21,9 +21,9 @@ from attn_backends.backends.triton_tiled.scores import (
     HIDDEN,
     LOG2E,
     MINUS_INF,
-    before_softcap,
     hidden,
     score_tile,
+    softcap_slope,
     unit_of,
     weight_of,
 )
@@ -171,7 +171,7 @@ def key_gradients(
                         scores = score_tile(
                             product, queries[None, :], keys[:, None], mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, batch, head, slope, seq_q, seq_k, offset,
                             left, right, scale, softcap, inner_scale, LEFT, RIGHT, SOFTCAP, BIAS, BOOL_MASK, BLOCK_MASK, INNER_MASK,
-                            ALIBI, (stretch != 1 or ALL_CUT), FAST_TANH, present, PORTABLE,
+                            ALIBI, (stretch != 1 or ALL_CUT), FAST_TANH, present, PORTABLE, 0, True,
                         )
                         if BIAS:
                             p = weight_of(scores - norm[None, :], rest[None, :], BIAS)
@@ -196,7 +196,7 @@ def key_gradients(
                             d_p = tl.where(keep, d_p * dropout_scale, 0.0)
                         d_s = p * (d_p - row[None, :])
                         if SOFTCAP:
-                            d_s = before_softcap(d_s, product, inner_scale, present, FAST_TANH, PORTABLE)
+                            d_s = d_s * softcap_slope(product, inner_scale, FAST_TANH)
                         if stretch != 1 or ALL_CUT:
                             d_s = tl.where(hidden(p), 0.0, d_s)
                         grad_k = tl.dot(d_s.to(q_tile.dtype), q_tile, grad_k, input_precision=PRECISION)

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from attn_backends.backends.triton_tiled.philox import kept
 from attn_backends.backends.triton_tiled.present import SLOPES
-from attn_backends.backends.triton_tiled.scores import LOG2E, MINUS_INF, before_softcap, score_tile, unit_of, weight_of
+from attn_backends.backends.triton_tiled.scores import LOG2E, MINUS_INF, score_tile, softcap_slope, unit_of, weight_of
 from attn_backends.backends.triton_tiled.specialization import LENGTHS_AND_COUNTS, READ_ONE_BY_ONE, family
 from attn_backends.backends.triton_tiled.tile import (
     any_steps,
@@ -161,7 +161,7 @@ def query_gradients(
                     d_p = tl.where(keep, d_p * dropout_scale, 0.0)
                 d_s = p * (d_p - row[:, None])
                 if SOFTCAP:
-                    d_s = before_softcap(d_s, product, inner_scale, present, FAST_TANH, PORTABLE)
+                    d_s = d_s * softcap_slope(product, inner_scale, FAST_TANH)
                 if stretch != 1 or ALL_CUT:
                     d_s = tl.where(scores == MINUS_INF, 0.0, d_s)
                     if GUARD:

@@ -44,6 +44,7 @@ def launch_forward(
     negate = scale < 0.0 and not config.portable
     if lse is None and config.portable:
         lse = rows_like(call)
+    way, bounded = softcap_way(call, operands, sources)
     FORWARD.member(config.portable, options["ALIGNED"])[(tiles * sizes.heads * operands.batch,)](
         *sources.tensors, call.out, lse, stand_in(call.sinks, lse, sources), stand_in(operands.slopes, lse, sources), *masks_for(operands, sources), lists.tiles, lists.counts, visits,
         *(tops or (None, None)),
@@ -53,9 +54,25 @@ def launch_forward(
         *sources.steps(operands.slope_strides, lists.strides),
         sizes.heads, sizes.heads // sizes.kv_heads, sizes.longest_q, sizes.longest_k, sizes.width, sizes.width_v,
         -scale if negate else scale, softcap, -inner_scale if negate else inner_scale, *operands.band, operands.present, *operands.dropout,
-        SINKS=config.portable or call.sinks is not None, NEGATE_Q=negate, STORE_LSE=lse is not None, STORE_TOPS=tops is not None, COUNTED=visits is not None,
+        SINKS=config.portable or call.sinks is not None, NEGATE_Q=negate, STORE_LSE=lse is not None, STORE_TOPS=tops is not None, COUNTED=visits is not None, WAY=way, BOUNDED=bounded, LEAN=LEAN,
         EVEN_K=fills_tiles(operands, "k", config), GUARD_V=guarded(operands, sources), **options,
     )  # fmt: skip
+
+
+LEAN = False  # whether tiles that an edge cuts scale their scores behind the maximum, as whole ones do
+SOFTCAP_WAY = (0, False)  # how the tuned kernel caps scores, and whether their bound takes their maximum's place
+
+
+def softcap_way(call: Call, operands: Operands, sources: Sources) -> tuple[int, bool]:
+    """`SOFTCAP_WAY` where the call allows it: a cap near those in use, 16 bits; weights below 2^-24 only in bfloat16."""
+    flags = operands.flags
+    _scale, cap, inner_scale = operands.scaling
+    if not flags["SOFTCAP"] or sources.config.portable or not sources.options["FAST_TANH"] or flags["BIAS"]:
+        return 0, False
+    if not (1.0 <= cap <= 50.0 and 1e-6 <= abs(inner_scale) <= 1e3):
+        return 0, False
+    way, bounded = SOFTCAP_WAY
+    return way, bounded and call.q.dtype == torch.bfloat16 and not flags["ALIBI"]
 
 
 def rows_or_none(rows: torch.Tensor | None) -> tuple[int, int, int]:

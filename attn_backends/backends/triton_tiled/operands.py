@@ -112,7 +112,6 @@ def operands_of(call: Call) -> Operands:
     bias = call.attn_mask is not None and call.attn_mask.is_floating_point()
     block = call.block_mask
     slopes = call.alibi_slopes
-    capped = call.softcap is not None and call.softcap < _LARGEST
     return Operands(
         batch=batch,
         sizes=Sizes(call.q.shape[head], call.k.shape[head], longest_q, longest_k, call.q.shape[-1], call.v.shape[-1]),
@@ -129,7 +128,7 @@ def operands_of(call: Call) -> Operands:
             "LENGTHS": call.seq_lens is not None and not packed_k,
             "LEFT": call.window_left >= 0,
             "RIGHT": right >= 0,
-            "SOFTCAP": capped,
+            "SOFTCAP": call.softcap is not None and call.softcap < _LARGEST,
             "BIAS": bias,
             "BOOL_MASK": call.attn_mask is not None and not bias,
             "BLOCK_MASK": block is not None,
@@ -137,7 +136,7 @@ def operands_of(call: Call) -> Operands:
             "ALIBI": slopes is not None,
             "DROPOUT": call.dropout_p > 0.0,
         },
-        present=present_in(call, capped),
+        present=present_in(call),
     )
 
 

@@ -10,11 +10,30 @@ functions serve score tiles [queries, keys] and transposed ones [keys, queries].
 import triton
 import triton.language as tl
 
-from attn_backends.backends.triton_tiled.present import CAP, INNER
+from attn_backends.backends.triton_tiled.present import INNER
+
+
+def _tanh_by_warp() -> str:
+    """PTX over 16 registers: the series of `T0` .. `T2` where no number of the warp is beyond `NEAR`, else tanh.approx."""
+    lines = [".reg .f32 far, u, r;", ".reg .pred any, some;", "abs.f32 far, $16;"]
+    for place in range(17, 32):
+        lines += [f"abs.f32 u, ${place};", "max.f32 far, far, u;"]
+    lines += ["setp.gt.f32 any, far, 0f3F4CCCCD;", "vote.sync.any.pred some, any, 0xffffffff;", "@some bra FAR;"]
+    for place in range(16):
+        lines += [
+            f"mul.f32 u, ${place + 16}, ${place + 16};",
+            "fma.rn.f32 r, u, 0f3DBFA423, 0fBEA62E8B;",
+            "fma.rn.f32 r, u, r, 0f3F7FEC20;",
+            f"mul.f32 ${place}, ${place + 16}, r;",
+        ]
+    lines += ["bra DONE;", "FAR:", *(f"tanh.approx.f32 ${place}, ${place + 16};" for place in range(16)), "DONE:"]
+    return "{ " + " ".join(lines) + " }"
+
 
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
 MINUS_INF: tl.constexpr = tl.constexpr(float("-inf"))
+LEAST: tl.constexpr = tl.constexpr(1.1754943508222875e-38)  # -inf times it is -inf still, times 0 would be NaN
 HIDDEN: tl.constexpr = tl.constexpr(-0.0)
 
 
@@ -34,14 +53,70 @@ def tanh(x, FAST: tl.constexpr):
     return value
 
 
+# tanh(y) = y (T0 + T1 y^2 + T2 y^4) for |y| <= NEAR, relative error 3.1e-4, less than the hardware's.
+NEAR: tl.constexpr = tl.constexpr(0.8)
+T0: tl.constexpr = tl.constexpr(0.999696721)
+T1: tl.constexpr = tl.constexpr(-0.324573847)
+T2: tl.constexpr = tl.constexpr(0.0935747853)
+
+
 @triton.jit
-def band_tile(queries, keys, seq_q, seq_k, offset, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr):
-    """bool: inside the sequence and inside the band around the diagonal."""
-    visible = (queries < seq_q) & (keys < seq_k)
-    if RIGHT:
-        visible = visible & (keys <= queries + (offset + right))
-    if LEFT:
-        visible = visible & (keys >= queries + (offset - left))
+def capped_scores(product, softcap, inner_scale, FAST_TANH: tl.constexpr, WAY: tl.constexpr):
+    """softcap tanh(product inner_scale) in log2, for 16-bit weights.
+
+    WAY 1: by the hardware's tanh; 2: where a whole tile is near 0 by a series, on the multipliers; 3: where what a warp
+    has of a tile is, by 16 scores a thread; 4: by the series always, wrong far from 0, to time what the rest costs.
+    """
+    factor = softcap * LOG2E
+    if WAY == 1:
+        scores = tanh(product * inner_scale, FAST_TANH) * factor
+    elif WAY == 3:
+        scores = tanh_by_warp(product * inner_scale) * factor
+    else:
+        slope = inner_scale * factor
+        bend = slope * inner_scale * inner_scale
+        square = product * product
+        scores = product * (slope * T0 + square * (bend * T1 + square * (bend * inner_scale * inner_scale * T2)))
+        if WAY == 2:  # noqa: SIM102  # the outer one is known when compiled
+            if tl.max(tl.max(tl.abs(product), 1), 0) * inner_scale > NEAR:
+                scores = tanh(product * inner_scale, FAST_TANH) * factor
+    return scores
+
+
+TANH_BY_WARP: tl.constexpr = tl.constexpr(_tanh_by_warp())
+SIXTEEN_TO_SIXTEEN: tl.constexpr = tl.constexpr(",".join(["=&f"] * 16 + ["f"] * 16))
+
+
+@triton.jit
+def tanh_by_warp(y):
+    """tanh with a branch that a warp takes as one, every 16 numbers of a thread."""
+    return tl.inline_asm_elementwise(
+        TANH_BY_WARP, SIXTEEN_TO_SIXTEEN, [y], dtype=tl.float32, is_pure=True, pack=16
+    )
+
+
+@triton.jit
+def band_tile(
+    queries, keys, seq_q, seq_k, offset, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, BY_KEY: tl.constexpr
+):
+    """bool: inside the sequence and inside the band around the diagonal.
+
+    One comparison a score with what is worked out once a row, two in a band with two edges; rows are queries, or BY_KEY.
+    """
+    if BY_KEY:
+        end = seq_q + tl.zeros_like(keys)
+        if LEFT:
+            end = tl.minimum(end, keys + (left + 1 - offset))
+        visible = queries < tl.where(keys < seq_k, end, 0)
+        if RIGHT:
+            visible = visible & (queries >= keys - (offset + right))
+    else:
+        end = seq_k + tl.zeros_like(queries)
+        if RIGHT:
+            end = tl.minimum(end, queries + (offset + right + 1))
+        visible = keys < tl.where(queries < seq_q, end, 0)
+        if LEFT:
+            visible = visible & (keys >= queries + (offset - left))
     return visible
 
 
@@ -97,14 +172,13 @@ def score_tile(
     product, queries, keys, mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, batch, head, slope, seq_q, seq_k, offset, left, right, scale, softcap, inner_scale,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr, BOOL_MASK: tl.constexpr,
     BLOCK_MASK: tl.constexpr, INNER_MASK: tl.constexpr, ALIBI: tl.constexpr, CUT: tl.constexpr,
-    FAST_TANH: tl.constexpr, present, PORTABLE: tl.constexpr,
+    FAST_TANH: tl.constexpr, present, PORTABLE: tl.constexpr, WAY: tl.constexpr = 0, BY_KEY: tl.constexpr = False,
 ):
     """Scores in units of `unit_of`; where CUT, -inf for what a row may not see. inner_scale = scale / softcap."""
     unit = unit_of(BIAS)
     scores = product * (scale * unit)
-    if PORTABLE:
-        if (present & CAP) != 0:
-            scores = tanh(product * inner_scale, FAST_TANH) * (softcap * unit)
+    if SOFTCAP and WAY > 0:
+        scores = capped_scores(product, softcap, inner_scale, FAST_TANH, WAY)
     elif SOFTCAP:
         scores = tanh(product * inner_scale, FAST_TANH) * (softcap * unit)
     if BIAS:
@@ -113,7 +187,7 @@ def score_tile(
     if ALIBI:
         scores = scores - (slope * unit) * tl.abs(keys - (queries + offset)).to(tl.float32)
     if CUT:
-        visible = band_tile(queries, keys, seq_q, seq_k, offset, left, right, LEFT, RIGHT)
+        visible = band_tile(queries, keys, seq_q, seq_k, offset, left, right, LEFT, RIGHT, BY_KEY)
         if BOOL_MASK or BLOCK_MASK:
             visible = visible & masked_tile(
                 mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, batch, head, queries, keys, seq_q, seq_k, present, BOOL_MASK, BLOCK_MASK, INNER_MASK, PORTABLE
@@ -124,13 +198,16 @@ def score_tile(
 
 @triton.jit
 def plain_scores(
-    product, scale, softcap, inner_scale, SOFTCAP: tl.constexpr, FAST_TANH: tl.constexpr
+    product, scale, softcap, inner_scale, SOFTCAP: tl.constexpr, FAST_TANH: tl.constexpr, WAY: tl.constexpr
 ):
     """(x, factor >= 0): the scores are x * factor in log2, where nothing is added and nothing hidden.
 
     So the largest score is found before the product, and the product becomes one with the exponential's difference.
     """
-    if SOFTCAP:
+    if SOFTCAP and WAY > 0:
+        x = capped_scores(product, softcap, inner_scale, FAST_TANH, WAY)
+        factor = 1.0
+    elif SOFTCAP:
         x = tanh(product * inner_scale, FAST_TANH)
         factor = softcap * LOG2E
     else:
@@ -140,16 +217,10 @@ def plain_scores(
 
 
 @triton.jit
-def before_softcap(d_s, product, inner_scale, present, FAST_TANH: tl.constexpr, PORTABLE: tl.constexpr):
-    """The gradient in front of the softcap, by its derivative at a product."""
-    if PORTABLE:
-        if (present & CAP) != 0:
-            t = tanh(product * inner_scale, FAST_TANH)
-            d_s = d_s * (1.0 - t * t)
-    else:
-        t = tanh(product * inner_scale, FAST_TANH)
-        d_s = d_s * (1.0 - t * t)
-    return d_s
+def softcap_slope(product, inner_scale, FAST_TANH: tl.constexpr):
+    """The derivative of the softcap at a product."""
+    t = tanh(product * inner_scale, FAST_TANH)
+    return 1.0 - t * t
 
 
 @triton.jit

@@ -120,7 +120,7 @@ def _shape(tensor: torch.Tensor, batch: int, heads: int, tokens: int, packed: bo
 
 # What portable kernels are always ready for, and what they ask `present` for.
 _ANYTHING = {
-    "LEFT": True, "RIGHT": True, "ALIBI": True, "SOFTCAP": True, "PACKED_Q": False, "PACKED_K": False, "LENGTHS": False
+    "LEFT": True, "RIGHT": True, "ALIBI": True, "PACKED_Q": False, "PACKED_K": False, "LENGTHS": False
 }  # fmt: skip
 
 
