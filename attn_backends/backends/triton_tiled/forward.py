@@ -191,7 +191,6 @@ def attention_forward(
                     fade = weight_of(top, shift, BIAS)
                     total = total * fade + tl.sum(p, 1)
                     acc = acc * fade[:, None]
-                    top = top_new
                 if DROPOUT:
                     keep = kept(dropout_seed, dropout_threshold, queries[:, None], keys[None, :], head, batch, BLOCK_M, BLOCK_N)
                     p = tl.where(keep, p * dropout_scale, 0.0)
@@ -206,6 +205,8 @@ def attention_forward(
                         seen = keys < end
                     v_tile = tl.where(seen[:, None], v_tile, 0.0)
                 acc = tl.dot(p.to(v_tile.dtype), v_tile, acc, input_precision=PRECISION)
+                if not BOUNDED:
+                    top = top_new
                 if COUNTED:
                     visited += 1
 
