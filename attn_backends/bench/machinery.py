@@ -70,8 +70,11 @@ def cached_paths(*, rounds: int = ROUNDS, calls: int = CALLS) -> dict[str, list[
         unregister("does_nothing")
 
 
-def uncached(*, rounds: int = 20) -> list[float]:
-    """Microseconds of one resolution over 15 backends, every reason collected; one sample per request and round."""
+def uncached(*, rounds: int = 20, read: bool = False) -> list[float]:
+    """Microseconds of one resolution over 15 backends; one sample per request and round.
+
+    `read`: every record with its reasons as well, which are written when somebody reads them.
+    """
     registry = Registry()
     for name in sorted(registry.snapshot().names())[BACKENDS:]:
         registry.unregister(name)
@@ -82,7 +85,9 @@ def uncached(*, rounds: int = 20) -> list[float]:
         question, _ = question_of(
             request, None, None, device, None, (), raw_knobs(), registry.snapshot(), registry, NO_TIMES
         )
-        resolve(question)
+        decision = resolve(question)
+        if read:
+            decision.records.read()
         return (time.perf_counter() - started) * 1e6
 
     requests = _requests()

@@ -45,6 +45,7 @@ def overhead_cells(
     watch("uncached selection, fresh processes")
     cells += [
         _cell("select, uncached, 15 backends", {MACHINERY: _record(machinery.uncached(rounds=rounds))}),
+        _cell("the same, every reason read", {MACHINERY: _record(machinery.uncached(rounds=rounds, read=True))}),
         _cell(
             "import attn_backends", {MACHINERY: _record([ms * 1e3 for ms in machinery.fresh_import(min(7, rounds))])}
         ),
