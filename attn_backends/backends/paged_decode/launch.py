@@ -75,6 +75,7 @@ def launch(call: Call, operands: Operands, config: Config | None = None, *, merg
 _COMBINED_ROWS = 16  # of a tile, by one program
 _MOST_MERGED_ROWS = 16
 _TOO_NARROW = 64  # heads
+_MOST_AT_A_TIME = 8  # splits; more took registers that the loop over keys then has fewer programs for
 _MERGED_AT_A_TIME = 2048  # partial results of a warp that merges: 64 registers
 _EARLY_LAUNCH = 90  # the first architecture on which a kernel may start before the one it waits for has ended
 
@@ -95,7 +96,7 @@ def merging(rows: int, options: dict[str, Any]) -> tuple[int, int]:
     those of any batch, some of which have tiles of more rows.
     """
     rows = 1 << (rows - 1).bit_length()
-    splits = _MERGED_AT_A_TIME * options["num_warps"] // (rows * options["BLOCK_DV"])
+    splits = min(_MOST_AT_A_TIME, _MERGED_AT_A_TIME * options["num_warps"] // (rows * options["BLOCK_DV"]))
     narrow = options["BLOCK_DV"] <= _TOO_NARROW
     if options["INVARIANT"] or narrow or rows > _MOST_MERGED_ROWS or not splits:
         return 0, 0

@@ -48,7 +48,6 @@ def merge_splits(
     first_row, within: of the tile in the sequence, and of these rows in the tile
     They come from the L2 cache: other multiprocessors wrote them.
     """
-    lanes = tl.arange(0, AT_A_TIME)
     places = within + tl.arange(0, ROWS)
     columns = tl.arange(0, BLOCK_DV)
     rows = first_row + places
@@ -61,21 +60,27 @@ def merge_splits(
         total = tl.where(top == MINUS_INF, 0.0, 1.0)
     acc = tl.zeros([ROWS, BLOCK_DV], dtype=tl.float32)
     for first in range(0, splits, AT_A_TIME):
-        split = first + lanes
-        programs = (item + split * tiles) * kv_heads + kv_head
-        entries = (programs.to(tl.int64) * ROOM_M)[:, None] + places[None, :]
-        known = (split < splits)[:, None] & is_row[None, :]
-        parts = tl.load(partial_lse + entries, mask=known, other=MINUS_INF, cache_modifier=".cg")
-        values = tl.load(
-            partial_out + entries[:, :, None] * BLOCK_DV + columns[None, None, :],
-            mask=known[:, :, None], other=0.0, cache_modifier=".cg",
-        )
-        top_new = tl.maximum(top, tl.max(parts, 0))
+        parts = ()
+        values = ()
+        top_new = top
+        for place in tl.static_range(AT_A_TIME):  # a split a register each: sums over splits cross no warp
+            split = first + place
+            program = ((item + split * tiles) * kv_heads + kv_head).to(tl.int64)
+            known = is_row & (split < splits)
+            part = tl.load(partial_lse + program * ROOM_M + places, mask=known, other=MINUS_INF, cache_modifier=".cg")
+            entries = (program * ROOM_M + places)[:, None] * BLOCK_DV + columns[None, :]
+            value = tl.load(partial_out + entries, mask=known[:, None], other=0.0, cache_modifier=".cg")
+            values = values + (value,)  # type: ignore[assignment]  # noqa: RUF005  # Triton takes no starred item
+            parts = parts + (part,)  # type: ignore[assignment]  # noqa: RUF005  # as above
+            top_new = tl.maximum(top_new, part)
         shift = tl.where(top_new == MINUS_INF, 0.0, top_new)
         fade = tl.exp2(top - shift)
-        weights = tl.exp2(parts - shift[None, :])
-        total = total * fade + tl.sum(weights, 0)
-        acc = acc * fade[:, None] + tl.sum(weights[:, :, None] * values, 0)
+        total = total * fade
+        acc = acc * fade[:, None]
+        for place in tl.static_range(AT_A_TIME):
+            weight = tl.exp2(parts[place] - shift)
+            total += weight
+            acc += weight[:, None] * values[place]
         top = top_new
     store_result(
         out, lse, out_strides, lse_strides, sequence, first_q, rows // group, heads, is_row, width, acc, top, total,
