@@ -78,7 +78,7 @@ def typed(ctx: click.Context) -> str:
     """The command as it can be typed again, without folders of this machine."""
     from attn_backends.selector.log.scrub import scrub_text
 
-    words = ["attn-backends", "bench"]
+    words = ["attn-backends", str(ctx.info_name)]
     for param in ctx.command.params:
         if ctx.get_parameter_source(param.name) is not ParameterSource.COMMANDLINE:
             continue

@@ -139,6 +139,7 @@ def test_the_command_resumes_and_reports(tmp_path):
     assert "geometric mean, and worst" in second.output
     written = json.loads((tmp_path / "regret.json").read_text())
     assert written["shapes_left"] == 0
+    assert all(one.startswith("attn-backends regret --") for one in written["head"]["commands"])
     assert written["shapes_with_a_choice"] == 6
     assert all(one["regret"][PRIORITY] >= 1 for one in written["shapes"] if one["regret"][PRIORITY] is not None)
     third = CliRunner().invoke(cli, [*arguments, "--judge-only", "--json"])
