@@ -171,7 +171,7 @@ def key_gradients(
                         scores = score_tile(
                             product, queries[None, :], keys[:, None], mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, batch, head, slope, seq_q, seq_k, offset,
                             left, right, scale, softcap, inner_scale, LEFT, RIGHT, SOFTCAP, BIAS, BOOL_MASK, BLOCK_MASK, INNER_MASK,
-                            ALIBI, (stretch != 1 or ALL_CUT), FAST_TANH, present, PORTABLE, 0, True,
+                            ALIBI, (stretch != 1 or ALL_CUT), FAST_TANH, present, PORTABLE, True,
                         )
                         if BIAS:
                             p = weight_of(scores - norm[None, :], rest[None, :], BIAS)

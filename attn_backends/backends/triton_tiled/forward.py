@@ -8,6 +8,9 @@
         acc = acc * exp2(m - m') + p v
     out = acc / l,   lse = (m + log2(l)) * ln 2
 
+Where a softcap alone bounds the scores (BOUNDED), m is that bound from the start: exp2(m - m') is 1 and nothing is
+rescaled. The last line holds for every m. A row that saw nothing has l = 0 then, and m = -inf behind the loop.
+
 Shapes: q [BLOCK_M, D], k [BLOCK_N, D], v [BLOCK_N, Dv]; m, l [BLOCK_M] and acc [BLOCK_M, Dv] in float32. The sink
 enters once, behind the loop. The keys split into three stretches: those where the window's left edge cuts some row,
 those that every row sees (no mask is computed there), and those where the diagonal or the sequence's end cuts. Tiles
@@ -20,11 +23,9 @@ import triton.language as tl
 from attn_backends.backends.triton_tiled.philox import kept
 from attn_backends.backends.triton_tiled.present import SINK, SLOPES
 from attn_backends.backends.triton_tiled.scores import (
-    LEAST,
     LN2,
-    LOG2E,
     MINUS_INF,
-    band_tile,
+    bound_of,
     plain_scores,
     score_tile,
     unit_of,
@@ -60,7 +61,7 @@ def attention_forward(
     ALIBI: tl.constexpr, SINKS: tl.constexpr, DROPOUT: tl.constexpr, NEGATE_Q: tl.constexpr,
     TMA: tl.constexpr, WIDE: tl.constexpr, PADDED_D: tl.constexpr, PADDED_DV: tl.constexpr,
     EVEN_K: tl.constexpr, GUARD_V: tl.constexpr, COUNTED: tl.constexpr, PRECISION: tl.constexpr, FAST_TANH: tl.constexpr,
-    STORE_LSE: tl.constexpr, STORE_TOPS: tl.constexpr, WAY: tl.constexpr, BOUNDED: tl.constexpr, LEAN: tl.constexpr,
+    STORE_LSE: tl.constexpr, STORE_TOPS: tl.constexpr, BOUNDED: tl.constexpr,
 ):
     """Grid: one program per (query tile, head, sequence), one-dimensional; the tile with the longest walk first."""
     if PORTABLE:
@@ -113,7 +114,7 @@ def attention_forward(
     begin, whole, cut, end = key_stretches(start_q, seq_q, seq_k, offset, left, right, BLOCK_M, BLOCK_N, LEFT, RIGHT)
     top = tl.full([BLOCK_M], MINUS_INF, dtype=tl.float32)
     if BOUNDED:
-        bound = tl.minimum(softcap * LOG2E, 124.0 - softcap * LOG2E)
+        top = tl.zeros([BLOCK_M], dtype=tl.float32) + bound_of(softcap)
     total = tl.zeros([BLOCK_M], dtype=tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_DV], dtype=tl.float32)
     visited = 0
@@ -154,43 +155,27 @@ def attention_forward(
                     BLOCK_N, BLOCK_D, TMA, PACKED_K, WIDE, (stretch != 1 or ALL_CUT), PADDED_D,
                 )
                 product = tl.dot(q_tile, k_tile.T, input_precision=PRECISION)
-                if LEAN and stretch != 1 and not (BIAS or ALIBI or ALL_CUT):
-                    scores, factor = plain_scores(product, scale, softcap, inner_scale, SOFTCAP, FAST_TANH, WAY)
-                    factor = tl.maximum(factor, LEAST)
-                    visible = band_tile(queries[:, None], keys[None, :], seq_q, seq_k, offset, left, right, LEFT, RIGHT, False)
-                    scores = tl.where(visible, scores, MINUS_INF)
-                    if BOUNDED:
-                        p = tl.exp2(scores * factor - bound)
-                    else:
-                        top_new = tl.maximum(top, tl.max(scores, 1) * factor)
-                        shift = tl.where(top_new == MINUS_INF, 0.0, top_new)
-                        p = tl.exp2(scores * factor - shift[:, None])
-                elif BIAS or ALIBI or (stretch != 1 or ALL_CUT):
+                if BIAS or ALIBI or (stretch != 1 or ALL_CUT):
                     scores = score_tile(
                         product, queries[:, None], keys[None, :], mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, batch, head, slope, seq_q, seq_k, offset,
                         left, right, scale, softcap, inner_scale, LEFT, RIGHT, SOFTCAP, BIAS, BOOL_MASK, BLOCK_MASK, INNER_MASK,
-                        ALIBI, (stretch != 1 or ALL_CUT), FAST_TANH, present, PORTABLE, WAY,
+                        ALIBI, (stretch != 1 or ALL_CUT), FAST_TANH, present, PORTABLE,
                     )
-                    if BOUNDED:
-                        p = tl.exp2(scores - bound)
-                    else:
-                        top_new = tl.maximum(top, tl.max(scores, 1))
-                        shift = tl.where(top_new == MINUS_INF, 0.0, top_new) if (stretch != 1 or ALL_CUT) else top_new
-                        p = weight_of(scores, shift[:, None], BIAS)
+                    top_new = top if BOUNDED else tl.maximum(top, tl.max(scores, 1))
+                    shift = tl.where(top_new == MINUS_INF, 0.0, top_new) if (stretch != 1 or ALL_CUT) and not BOUNDED else top_new
+                    p = weight_of(scores, shift[:, None], BIAS)
                 else:
-                    scores, factor = plain_scores(product, scale, softcap, inner_scale, SOFTCAP, FAST_TANH, WAY)
-                    if BOUNDED:
-                        p = tl.exp2(scores * factor - bound)
-                    else:
-                        top_new = tl.maximum(top, tl.max(scores, 1) * factor)
-                        shift = top_new
-                        p = tl.exp2(scores * factor - shift[:, None])
+                    scores, factor = plain_scores(product, scale, softcap, inner_scale, SOFTCAP, FAST_TANH)
+                    top_new = top if BOUNDED else tl.maximum(top, tl.max(scores, 1) * factor)
+                    shift = top_new
+                    p = tl.exp2(scores * factor - shift[:, None])
                 if BOUNDED:
                     total += tl.sum(p, 1)
                 else:
                     fade = weight_of(top, shift, BIAS)
                     total = total * fade + tl.sum(p, 1)
                     acc = acc * fade[:, None]
+                    top = top_new
                 if DROPOUT:
                     keep = kept(dropout_seed, dropout_threshold, queries[:, None], keys[None, :], head, batch, BLOCK_M, BLOCK_N)
                     p = tl.where(keep, p * dropout_scale, 0.0)
@@ -205,13 +190,11 @@ def attention_forward(
                         seen = keys < end
                     v_tile = tl.where(seen[:, None], v_tile, 0.0)
                 acc = tl.dot(p.to(v_tile.dtype), v_tile, acc, input_precision=PRECISION)
-                if not BOUNDED:
-                    top = top_new
                 if COUNTED:
                     visited += 1
 
     if BOUNDED:
-        top = tl.where(total > 0.0, bound, MINUS_INF)
+        top = tl.where(total > 0.0, top, MINUS_INF)
     if SINKS:
         if PORTABLE:
             sink = tl.load(sinks + head, mask=(present & SINK) != 0, other=MINUS_INF).to(tl.float32) * unit_of(BIAS)

@@ -44,7 +44,6 @@ def launch_forward(
     negate = scale < 0.0 and not config.portable
     if lse is None and config.portable:
         lse = rows_like(call)
-    way, bounded = softcap_way(call, operands, sources)
     FORWARD.member(config.portable, options["ALIGNED"])[(tiles * sizes.heads * operands.batch,)](
         *sources.tensors, call.out, lse, stand_in(call.sinks, lse, sources), stand_in(operands.slopes, lse, sources), *masks_for(operands, sources), lists.tiles, lists.counts, visits,
         *(tops or (None, None)),
@@ -54,25 +53,23 @@ def launch_forward(
         *sources.steps(operands.slope_strides, lists.strides),
         sizes.heads, sizes.heads // sizes.kv_heads, sizes.longest_q, sizes.longest_k, sizes.width, sizes.width_v,
         -scale if negate else scale, softcap, -inner_scale if negate else inner_scale, *operands.band, operands.present, *operands.dropout,
-        SINKS=config.portable or call.sinks is not None, NEGATE_Q=negate, STORE_LSE=lse is not None, STORE_TOPS=tops is not None, COUNTED=visits is not None, WAY=way, BOUNDED=bounded, LEAN=LEAN,
+        SINKS=config.portable or call.sinks is not None, NEGATE_Q=negate, STORE_LSE=lse is not None, STORE_TOPS=tops is not None, COUNTED=visits is not None, BOUNDED=bounded(call, operands, config),
         EVEN_K=fills_tiles(operands, "k", config), GUARD_V=guarded(operands, sources), **options,
     )  # fmt: skip
 
 
-LEAN = False  # whether tiles that an edge cuts scale their scores behind the maximum, as whole ones do
-SOFTCAP_WAY = (0, False)  # how the tuned kernel caps scores, and whether their bound takes their maximum's place
+LARGEST_BOUND = 50.0  # caps up to it: weights from 2^-96 to 2^49 whatever the scores, see `scores.bound_of`
 
 
-def softcap_way(call: Call, operands: Operands, sources: Sources) -> tuple[int, bool]:
-    """`SOFTCAP_WAY` where the call allows it: a cap near those in use, 16 bits; weights below 2^-24 only in bfloat16."""
+def bounded(call: Call, operands: Operands, config: Config) -> bool:
+    """Whether the cap bounds a row's scores so well that its maximum need not be known, and nothing is ever rescaled.
+
+    Not where something is added to a capped score. Not in float16, whose weights end at 2^-24; bfloat16 has the range
+    of the float32 sums, and the same digits at 2^-96 as at 1.
+    """
     flags = operands.flags
-    _scale, cap, inner_scale = operands.scaling
-    if not flags["SOFTCAP"] or sources.config.portable or not sources.options["FAST_TANH"] or flags["BIAS"]:
-        return 0, False
-    if not (1.0 <= cap <= 50.0 and 1e-6 <= abs(inner_scale) <= 1e3):
-        return 0, False
-    way, bounded = SOFTCAP_WAY
-    return way, bounded and call.q.dtype == torch.bfloat16 and not flags["ALIBI"]
+    capped = flags["SOFTCAP"] and not flags["BIAS"] and not flags["ALIBI"]
+    return capped and not config.portable and call.v.dtype != torch.float16 and operands.scaling[1] <= LARGEST_BOUND
 
 
 def rows_or_none(rows: torch.Tensor | None) -> tuple[int, int, int]:

@@ -12,28 +12,9 @@ import triton.language as tl
 
 from attn_backends.backends.triton_tiled.present import INNER
 
-
-def _tanh_by_warp() -> str:
-    """PTX over 16 registers: the series of `T0` .. `T2` where no number of the warp is beyond `NEAR`, else tanh.approx."""
-    lines = [".reg .f32 far, u, r;", ".reg .pred any, some;", "abs.f32 far, $16;"]
-    for place in range(17, 32):
-        lines += [f"abs.f32 u, ${place};", "max.f32 far, far, u;"]
-    lines += ["setp.gt.f32 any, far, 0f3F4CCCCD;", "vote.sync.any.pred some, any, 0xffffffff;", "@some bra FAR;"]
-    for place in range(16):
-        lines += [
-            f"mul.f32 u, ${place + 16}, ${place + 16};",
-            "fma.rn.f32 r, u, 0f3DBFA423, 0fBEA62E8B;",
-            "fma.rn.f32 r, u, r, 0f3F7FEC20;",
-            f"mul.f32 ${place}, ${place + 16}, r;",
-        ]
-    lines += ["bra DONE;", "FAR:", *(f"tanh.approx.f32 ${place}, ${place + 16};" for place in range(16)), "DONE:"]
-    return "{ " + " ".join(lines) + " }"
-
-
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
 MINUS_INF: tl.constexpr = tl.constexpr(float("-inf"))
-LEAST: tl.constexpr = tl.constexpr(1.1754943508222875e-38)  # -inf times it is -inf still, times 0 would be NaN
 HIDDEN: tl.constexpr = tl.constexpr(-0.0)
 
 
@@ -51,48 +32,6 @@ def tanh(x, FAST: tl.constexpr):
         series = x * (1.0 - x * x * (0.3333333333 - 0.1333333333 * x * x))
         value = tl.where(tl.abs(x) < 0.04, series, tl.where(x < 0, -magnitude, magnitude))
     return value
-
-
-# tanh(y) = y (T0 + T1 y^2 + T2 y^4) for |y| <= NEAR, relative error 3.1e-4, less than the hardware's.
-NEAR: tl.constexpr = tl.constexpr(0.8)
-T0: tl.constexpr = tl.constexpr(0.999696721)
-T1: tl.constexpr = tl.constexpr(-0.324573847)
-T2: tl.constexpr = tl.constexpr(0.0935747853)
-
-
-@triton.jit
-def capped_scores(product, softcap, inner_scale, FAST_TANH: tl.constexpr, WAY: tl.constexpr):
-    """softcap tanh(product inner_scale) in log2, for 16-bit weights.
-
-    WAY 1: by the hardware's tanh; 2: where a whole tile is near 0 by a series, on the multipliers; 3: where what a warp
-    has of a tile is, by 16 scores a thread; 4: by the series always, wrong far from 0, to time what the rest costs.
-    """
-    factor = softcap * LOG2E
-    if WAY == 1:
-        scores = tanh(product * inner_scale, FAST_TANH) * factor
-    elif WAY == 3:
-        scores = tanh_by_warp(product * inner_scale) * factor
-    else:
-        slope = inner_scale * factor
-        bend = slope * inner_scale * inner_scale
-        square = product * product
-        scores = product * (slope * T0 + square * (bend * T1 + square * (bend * inner_scale * inner_scale * T2)))
-        if WAY == 2:  # noqa: SIM102  # the outer one is known when compiled
-            if tl.max(tl.max(tl.abs(product), 1), 0) * inner_scale > NEAR:
-                scores = tanh(product * inner_scale, FAST_TANH) * factor
-    return scores
-
-
-TANH_BY_WARP: tl.constexpr = tl.constexpr(_tanh_by_warp())
-SIXTEEN_TO_SIXTEEN: tl.constexpr = tl.constexpr(",".join(["=&f"] * 16 + ["f"] * 16))
-
-
-@triton.jit
-def tanh_by_warp(y):
-    """tanh with a branch that a warp takes as one, every 16 numbers of a thread."""
-    return tl.inline_asm_elementwise(
-        TANH_BY_WARP, SIXTEEN_TO_SIXTEEN, [y], dtype=tl.float32, is_pure=True, pack=16
-    )
 
 
 @triton.jit
@@ -172,14 +111,12 @@ def score_tile(
     product, queries, keys, mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, batch, head, slope, seq_q, seq_k, offset, left, right, scale, softcap, inner_scale,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr, BOOL_MASK: tl.constexpr,
     BLOCK_MASK: tl.constexpr, INNER_MASK: tl.constexpr, ALIBI: tl.constexpr, CUT: tl.constexpr,
-    FAST_TANH: tl.constexpr, present, PORTABLE: tl.constexpr, WAY: tl.constexpr = 0, BY_KEY: tl.constexpr = False,
+    FAST_TANH: tl.constexpr, present, PORTABLE: tl.constexpr, BY_KEY: tl.constexpr = False,
 ):
     """Scores in units of `unit_of`; where CUT, -inf for what a row may not see. inner_scale = scale / softcap."""
     unit = unit_of(BIAS)
     scores = product * (scale * unit)
-    if SOFTCAP and WAY > 0:
-        scores = capped_scores(product, softcap, inner_scale, FAST_TANH, WAY)
-    elif SOFTCAP:
+    if SOFTCAP:
         scores = tanh(product * inner_scale, FAST_TANH) * (softcap * unit)
     if BIAS:
         bias = dense_tile(mask, mask_strides, batch, head, queries, keys, seq_q, seq_k, MINUS_INF).to(tl.float32)
@@ -197,23 +134,29 @@ def score_tile(
 
 
 @triton.jit
-def plain_scores(
-    product, scale, softcap, inner_scale, SOFTCAP: tl.constexpr, FAST_TANH: tl.constexpr, WAY: tl.constexpr
-):
+def plain_scores(product, scale, softcap, inner_scale, SOFTCAP: tl.constexpr, FAST_TANH: tl.constexpr):
     """(x, factor >= 0): the scores are x * factor in log2, where nothing is added and nothing hidden.
 
     So the largest score is found before the product, and the product becomes one with the exponential's difference.
     """
-    if SOFTCAP and WAY > 0:
-        x = capped_scores(product, softcap, inner_scale, FAST_TANH, WAY)
-        factor = 1.0
-    elif SOFTCAP:
+    if SOFTCAP:
         x = tanh(product * inner_scale, FAST_TANH)
         factor = softcap * LOG2E
     else:
         x = product
         factor = scale * LOG2E
     return x, factor
+
+
+@triton.jit
+def bound_of(softcap):
+    """What stands in for a row's maximum where nothing but a softcap decides how large a score is, in log2.
+
+    The cap, so that weights are at most 1; above a cap of 33 less, so that those of a row whose scores all lie at -cap
+    are still 2^-96, and what they make of V is no subnormal number, which the hardware need not know.
+    """
+    cap = softcap * LOG2E
+    return tl.minimum(cap, 96.0 - cap)
 
 
 @triton.jit
