@@ -45,12 +45,19 @@ ARCH = 90
 CALLS: dict[str, dict[str, Any]] = {
     "decode": {},
     "decode, heads of 64": {"width": 64},
+    "decode of few": {"batch": 4},
+    "decode of few, everything": {"batch": 4, "everything": True},
+    "decode of few, heads of 64": {"batch": 4, "width": 64},
     "decode of many": {"batch": 64},
     "decode of many, everything": {"batch": 64, "everything": True},
     "fp8": {"form": "scaled-fp8-e4m3"},
     "fp8, many": {"form": "scaled-fp8-e4m3", "batch": 64},
     "int8 per token, many, everything": {
         "form": "scaled-int8", "granularity": "per_token_head", "everything": True, "batch": 64
+    },
+    "V in fp8": {"form": "scaled-fp8-e4m3", "dense_k": True},
+    "V in int8 per token, everything": {
+        "form": "scaled-int8", "granularity": "per_token_head", "dense_k": True, "everything": True
     },
     "fp8, heads of 64": {"form": "scaled-fp8-e4m3", "width": 64},
     "e5m2 per channel": {"form": "scaled-fp8-e5m2", "granularity": "per_channel"},
@@ -103,13 +110,14 @@ PAIRED = ("fp8", "fp8, many", "fp8, heads of 64", "fp8 per token, everything")
 
 
 def call_of(
-    *, form: str = "dense", granularity: str = "per_tensor", dtype: torch.dtype = torch.bfloat16, width: int = 128,
-    width_v: int | None = None, latent: int = 0, new: int = 1, batch: int = 8, everything: bool = False, invariant: bool = False,
-    packed: bool = False,
+    *, form: str = "dense", granularity: str = "per_tensor", dense_k: bool = False, dtype: torch.dtype = torch.bfloat16,
+    width: int = 128, width_v: int | None = None, latent: int = 0, new: int = 1, batch: int = 8, everything: bool = False,
+    invariant: bool = False, packed: bool = False,
 ) -> Call:  # fmt: skip
     """Sequences of 2048 tokens in pages of 16, 32 heads on 8; tensors without contents.
 
     latent: so many heads on one of 576 columns, whose first 512 are V
+    dense_k: whether V alone is in the format
     """
     heads, kv_heads, page, columns = 32, 8, 16, 128
     if latent:
@@ -120,14 +128,18 @@ def call_of(
     def empty(*shape: int, kind: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=kind, device="meta")
 
-    k, v = (empty(pages, page, kv_heads, columns, kind=FORMATS[form] or dtype) for columns in (width, width_v))
+    k_form = "dense" if dense_k else form
+    k = empty(pages, page, kv_heads, width, kind=FORMATS[k_form] or dtype)
+    v = empty(pages, page, kv_heads, width_v, kind=FORMATS[form] or dtype)
     if latent:
         v = k[..., :width_v]
-    dense = form == "dense"
 
-    def scale(columns: int) -> torch.Tensor | None:
+    def scale(form: str, columns: int) -> torch.Tensor | None:
         shapes = {"per_tensor": (1,), "per_channel": (kv_heads, columns), "per_token_head": (pages, page, kv_heads)}
-        return None if dense else empty(*shapes[granularity], kind=torch.float32)
+        return None if form == "dense" else empty(*shapes[granularity], kind=torch.float32)
+
+    def applied(form: str) -> str:
+        return "none" if form == "dense" else granularity
 
     rows: tuple[int, ...] = (batch * new,) if packed else (batch, new)
     lse = (heads, *rows) if packed else (batch, heads, new)
@@ -143,8 +155,8 @@ def call_of(
     return Call(
         q=q, k=k, v=v, out=empty(*rows, heads, width_v, kind=dtype), causal=True, softmax_scale=0.1,
         seq_lens=empty(batch, kind=torch.int32), block_table=empty(batch, columns, kind=torch.int32),
-        k_format=form, v_format=form, k_descale=scale(width), v_descale=scale(width_v),
-        k_granularity="none" if dense else granularity, v_granularity="none" if dense else granularity,
+        k_format=k_form, v_format=form, k_descale=scale(k_form, width), v_descale=scale(form, width_v),
+        k_granularity=applied(k_form), v_granularity=applied(form),
         max_seqlen_q=new, max_seqlen_k=columns * page, batch_invariant=invariant, **extras,
     )  # fmt: skip
 

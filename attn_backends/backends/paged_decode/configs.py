@@ -14,7 +14,7 @@ NO_LIMIT = 2**62
 class Traits:
     """What decides on the tiles of a call.
 
-    size, stored: bytes of an element of q, and of the wider of K and V; width: of a head, padded
+    size: bytes of an element of q; stored: of one of K and one of V together; width: of a head, padded
     rows: query rows per KV head of the longest sequence; units: sequences times KV heads
     """
 

@@ -18,7 +18,6 @@ from attn_backends.backends.paged_decode.schedule import INVARIANT_SPLITS, MOST_
 if TYPE_CHECKING:
     from attn_backends.call import Call
 
-MOST_WAVES = 2  # of programs, up to which spans are split
 MOST_LENGTHS = 1024  # that a program reads at a time to plan
 _TYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 
@@ -33,8 +32,8 @@ def launch(call: Call, operands: Operands, config: Config | None = None, *, merg
     if config is None:
         config = chosen(call, sizes)
     slots = config.programs * multiprocessors(call.q.device)
-    most_items = MOST_WAVES * slots
     tiles = most_tiles(sizes, config)
+    most_items = most_waves(tiles * sizes.kv_heads, slots) * slots
     items = most_programs(sizes, config, tiles, most_items, flags["INVARIANT"])
     if flags["PACKED_Q"]:
         items += int(SEGMENTS.value)
@@ -44,7 +43,7 @@ def launch(call: Call, operands: Operands, config: Config | None = None, *, merg
     partial_out, partial_lse = _room(call.q, programs * config.rows, width_v)
     options = _options(call, operands, config)
     rows = min(config.rows, sizes.longest_q * sizes.group)
-    merged, at_a_time = merging(rows, options) if merge else (0, 0)
+    merged, at_a_time = merging(rows, tiles * sizes.kv_heads, options) if merge else (0, 0)
     facts = (
         counters_for(call.q.device, tiles * sizes.kv_heads)
         if merged
@@ -75,6 +74,7 @@ def launch(call: Call, operands: Operands, config: Config | None = None, *, merg
 _COMBINED_ROWS = 16  # of a tile, by one program
 _MOST_MERGED_ROWS = 16
 _TOO_NARROW = 64  # heads
+_FEW_UNITS = 64  # query tiles times KV heads
 _MOST_AT_A_TIME = 8  # splits; more took registers that the loop over keys then has fewer programs for
 _MERGED_AT_A_TIME = 2048  # partial results of a warp that merges: 64 registers
 _EARLY_LAUNCH = 90  # the first architecture on which a kernel may start before the one it waits for has ended
@@ -88,16 +88,16 @@ def _room(q: torch.Tensor, rows: int, width: int) -> tuple[torch.Tensor, torch.T
     )
 
 
-def merging(rows: int, options: dict[str, Any]) -> tuple[int, int]:
+def merging(rows: int, units: int, options: dict[str, Any]) -> tuple[int, int]:
     """(rows as a power of two, splits at a time) for the last split of a tile to merge them all; (0, 0) where it does not pay.
 
-    That is for tiles of few rows, which one program reads in a few steps. Not for heads of up to 64, whose loop lives from more
-    programs at a time than the merge's registers leave (2988 GB/s for 3707 on an H200, 64 sequences of 4k). Not where sums must be
-    those of any batch, some of which have tiles of more rows.
+    That is for tiles of few rows, which one program reads in a few steps. Not for many units with heads of up to 64, whose loop
+    lives from more programs at a time than the merge's registers left (2988 GB/s for 3707 on an H200, 64 sequences of 4k, before
+    the merge kept its splits apart). Not where sums must be those of any batch, some of which have tiles of more rows.
     """
     rows = 1 << (rows - 1).bit_length()
     splits = min(_MOST_AT_A_TIME, _MERGED_AT_A_TIME * options["num_warps"] // (rows * options["BLOCK_DV"]))
-    narrow = options["BLOCK_DV"] <= _TOO_NARROW
+    narrow = options["BLOCK_DV"] <= _TOO_NARROW and units > _FEW_UNITS
     if options["INVARIANT"] or narrow or rows > _MOST_MERGED_ROWS or not splits:
         return 0, 0
     return rows, splits
@@ -106,7 +106,7 @@ def merging(rows: int, options: dict[str, Any]) -> tuple[int, int]:
 def chosen(call: Call, sizes: Sizes) -> Config:
     """The shipped configuration for this call on its device."""
     traits = Traits.of(
-        size=call.q.element_size(), stored=max(call.k.element_size(), call.v.element_size()),
+        size=call.q.element_size(), stored=call.k.element_size() + call.v.element_size(),
         widths=(sizes.width, sizes.width_v), rows=sizes.longest_q * sizes.group, units=sizes.batch * sizes.kv_heads,
         batch_invariant=call.batch_invariant,
     )  # fmt: skip
@@ -120,6 +120,20 @@ def most_tiles(sizes: Sizes, config: Config) -> int:
     """Query tiles of a KV head, over all sequences, that any lengths of this call can make."""
     most = -(-sizes.longest_q * sizes.group // config.rows)
     return min(sizes.batch * most, sizes.total_q * sizes.group // config.rows + sizes.batch)
+
+
+def most_waves(units: int, slots: int) -> int:
+    """Waves of programs up to which spans are split: more find a better fit, but each is room for programs without an item.
+
+    units: query tiles times KV heads. Few of them can be cut to fit one wave; slightly more than one wave holds need a third, or
+    the second would be nearly empty.
+    """
+    if units * _PARTS_OF_A_UNIT <= slots:
+        return 1
+    return 3 if slots < units <= 2 * slots else 2
+
+
+_PARTS_OF_A_UNIT = 3  # at least, for a wave to be filled well
 
 
 def most_programs(sizes: Sizes, config: Config, tiles: int, most_items: int, invariant: bool) -> int:

@@ -40,7 +40,7 @@ def check(request: Request, device: Device) -> list[Reason]:
 def _config(request: Request, device: Device) -> Config | None:
     size = SIZES[request.dtype]
     traits = Traits.of(
-        size=size, stored=size if "dense" in (request.k_format, request.v_format) else 1,
+        size=size, stored=sum(size if form == "dense" else 1 for form in (request.k_format, request.v_format)),
         widths=(request.head_dim_qk, request.head_dim_v), rows=request.seq_q * (request.num_q_heads // request.num_kv_heads),
         units=request.batch * request.num_kv_heads, batch_invariant=request.batch_invariant,
     )  # fmt: skip

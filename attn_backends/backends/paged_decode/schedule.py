@@ -4,10 +4,14 @@ A sequence has `tiles` tiles of query rows, and each of them reads a span of at 
 cut into splits of nearly equal length, so that an item is (sequence, query tile, split). How finely they are cut is worked
 out by every program for itself, alike: j splits of the longest span make about
 
-    items(j) = KV heads * work / longest * j          work = sum of tiles * steps, longest = the largest steps
+    items(j) = KV heads * (work / longest * j + tiles * min(1/2, (longest - work / tiles) * j / longest))
     time(j)  ~ ceil(items(j) / slots) * (longest / j + STARTUP)
 
-where `slots` programs run at a time; the j of the least time is taken. The grid has room for any lengths: programs without
+    work = sum of tiles * steps, longest = the largest steps
+
+where `slots` programs run at a time; the j of the least time is taken. The second term of the items is the part of a split that a
+shorter span has over, and is a program all the same: of spans that are nearly as long as the longest what they lack, of others a
+half on average. Every tile is an item at least. The grid has room for any lengths: programs without
 an item end at once. Under batch invariance a sequence is cut by its own length alone.
 
 Packed batches mix prompts, which keep the arithmetic busy, with decodes, which keep the memory busy. Neighbours in the grid run
@@ -51,13 +55,17 @@ def lengths_of(sequence, inside, starts_q, lengths_k, longest_q, longest_k, PACK
 
 
 @triton.jit
-def steps_per_split(work, longest, kv_heads, slots, most_items):
-    """Key tiles per split, for the least time of the whole batch."""
+def steps_per_split(work, tiles, longest, kv_heads, slots, most_items):
+    """Key tiles per split, for the least time of the whole batch of so many query tiles."""
     splits = 1 + tl.arange(0, MOST_SPLITS)
-    items = (kv_heads * work / longest.to(tl.float32)) * splits.to(tl.float32)
-    waves = tl.ceil(items / slots)
-    time = waves * (tl.cdiv(longest, splits).to(tl.float32) + STARTUP)
-    legal = (splits == 1) | ((items <= most_items) & (splits <= longest))
+    steps = tl.cdiv(longest, splits).to(tl.float32)
+    full = (kv_heads * work / longest.to(tl.float32)) * splits.to(tl.float32)
+    lacking = longest.to(tl.float32) - work / tl.maximum(tiles, 1.0)
+    items = full + kv_heads * tiles * tl.minimum(lacking / steps, 0.5)
+    items = tl.maximum(items, kv_heads * (tiles + splits.to(tl.float32) - 1.0))
+    items = tl.where(splits == 1, kv_heads * tiles, items)
+    time = tl.ceil(items / slots) * (steps + STARTUP)
+    legal = (splits == 1) | ((full <= most_items) & (splits <= longest))
     time = tl.where(legal, time, float("inf"))
     best = tl.min(tl.where(time == tl.min(time, 0), splits, MOST_SPLITS), 0)
     return tl.cdiv(longest, best)
@@ -92,6 +100,7 @@ def find_item(
     per_split = 1
     if not INVARIANT:
         work = tl.zeros([], dtype=tl.float32)  # may leave 32 bits
+        every_tile = tl.zeros([], dtype=tl.float32)
         longest = tl.full([], 1, dtype=tl.int32)
         for first in range(0, batch, BATCH_BLOCK):
             sequence = first + lanes
@@ -99,8 +108,12 @@ def find_item(
             tiles = tl.cdiv(seq_q * group, BLOCK_M)
             steps = steps_of(seq_q, seq_k, reach, BLOCK_N, LEFT, RIGHT, BOTTOM_RIGHT)
             work += tl.sum(tiles.to(tl.float32) * steps.to(tl.float32), 0)
+            if PACKED_Q:
+                every_tile += tl.sum(tiles.to(tl.float32), 0)
             longest = tl.maximum(longest, tl.max(tl.where(tiles > 0, steps, 1), 0))
-        per_split = steps_per_split(work, longest, kv_heads, slots, most_items)
+        if not PACKED_Q:
+            every_tile += batch * tl.cdiv(longest_q * group, BLOCK_M)
+        per_split = steps_per_split(work, every_tile, longest, kv_heads, slots, most_items)
     item = place
     if PACKED_Q:
         every = tl.zeros([], dtype=tl.int32)
