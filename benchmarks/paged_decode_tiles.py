@@ -1,152 +1,123 @@
-"""Which tiles of paged_decode are fastest: every variant on every decode shape, on one GPU.
+"""Which tiles of paged_decode are fastest, and which way to merge: variants on decodes and a mixed batch, on one GPU.
 
-    python benchmarks/paged_decode_tiles.py [--store bf16 fp8] [--out benchmarks/results/h200/paged_decode-tiles.json]
+    python benchmarks/paged_decode_tiles.py [--shapes 16x4k 8x8k-mha] [--stores bf16 e4m3] [--tiles 128,4,3,0:2 64,2,3,0:3,4]
+        [--merges ships last second] [--graph] [--carveout] [--seconds 55] [--out FILE] [--dry]
 
-One new token per sequence, pages of 16 tokens in random order, fresh random data, L2 cold, medians. Every variant's output
-is compared with float64 for the last sequence of the batch before it is timed. What is timed is compiled by processes side
-by side. The best rows go into configs.toml by hand.
+A variant is `keys,warps,stages,registers` of a tile and the programs per multiprocessor that keys are split for; `ships` is the
+row of configs.toml. It is compiled by processes side by side; what is not ready by half the time, or does not fit, is left out and
+named in the file. Pages of 16 tokens in random order, fresh random data, medians of interleaved rounds by `CudaClock`. Every
+variant's last token is compared with float64 before it is timed. The best rows go into configs.toml by hand.
+
+merges     of the splits: as shipped; by the last split wherever its rows are few, heads of 64 too; always by a second kernel
+graph      time a graph of every variant as well
+carveout   ask for all shared memory that a multiprocessor has, which Triton does for blocks of more than 48 KiB alone
+dry        a CPU, tiny contexts, one round, nothing compiled ahead: TRITON_INTERPRET=1
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
-import statistics
 import sys
-from concurrent.futures import ProcessPoolExecutor
-from itertools import product
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
+from paged_decode_variants import (
+    DEFAULT_TILES,
+    MERGES,
+    PROMPT_TILES,
+    SHAPES,
+    Tile,
+    call_of,
+    compile_all,
+    measured,
+    variants_of,
+)
 
-from attn_backends.backends.paged_decode import launch as launching
-from attn_backends.backends.paged_decode.configs import Config
-from attn_backends.backends.paged_decode.operands import operands_of
-from attn_backends.bench.clock import CudaClock
+from attn_backends.bench.clock import clock_for
 from attn_backends.bench.versions import clocks, device_name, versions
-from attn_backends.call import Call
 from attn_backends.host.dispatch import device_of
 from attn_backends.registry.registry import default_registry
 
-SHAPES = (  # sequences, context, query heads, KV heads, width of a head
-    (64, 8192, 32, 8, 128), (16, 4096, 32, 8, 128), (1, 32768, 32, 8, 128), (128, 2048, 64, 8, 128), (8, 8192, 16, 16, 128),
-    (64, 4096, 64, 8, 64),
-)  # fmt: skip
-VARIANTS = ((32, 1, 3), (32, 2, 4), (64, 2, 3), (64, 4, 3), (64, 4, 4), (128, 4, 3))  # keys, warps, stages
-PROGRAMS = (2, 3, 4, 5)
-STORES = {"bf16": None, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
-FORMATS = {"bf16": "dense", "fp8": "scaled-fp8-e4m3", "int8": "scaled-int8"}
-PAGE = 16
-ROUNDS = 15
-DESCALE = 1 / 30  # normal values times 30 stay inside every format
-Shape = tuple[int, int, int, int, int]
-
-
-def config_of(variant: tuple[int, int, int], programs: int) -> Config:
-    """A row of configs.toml for any call."""
-    columns, warps, stages = variant
-    return Config(
-        arch=0, last_arch=999, bytes=2, stored=2, width=256, rows=16, columns=columns, warps=warps,
-        stages=stages, programs=programs,
-    )  # fmt: skip
-
-
-def call_of(shape: Shape, store: str) -> Call:
-    """One decode step on the current GPU."""
-    batch, context, heads, kv_heads, width = shape
-    columns = context // PAGE
-    kind = STORES[store]
-
-    def cache() -> torch.Tensor:
-        drawn = torch.randn(batch * columns, PAGE, kv_heads, width, device="cuda", dtype=torch.bfloat16)
-        return drawn if kind is None else (drawn / DESCALE).clamp(-127, 127).to(kind)
-
-    k, v = cache(), cache()
-    q = torch.randn(batch, 1, heads, width, device="cuda", dtype=torch.bfloat16)
-    scale = None if kind is None else torch.full((1,), DESCALE, device="cuda")
-    granularity = "none" if kind is None else "per_tensor"
-    return Call(
-        q=q, k=k, v=v, out=torch.full_like(q, torch.nan), causal=True, softmax_scale=width**-0.5, phase="decode",
-        block_table=torch.randperm(batch * columns, device="cuda").to(torch.int32).view(batch, columns),
-        seq_lens=torch.full((batch,), context, device="cuda", dtype=torch.int32), k_descale=scale, v_descale=scale,
-        k_format=FORMATS[store], v_format=FORMATS[store], k_granularity=granularity, v_granularity=granularity,
-        max_seqlen_q=1, max_seqlen_k=context,
-    )  # fmt: skip
-
-
-def reference(call: Call) -> torch.Tensor:
-    """The last sequence's output in float64, [Hq, D]."""
-    assert call.block_table is not None
-    pages = call.block_table[-1].long()
-    ratio = call.q.shape[2] // call.k.shape[2]
-
-    def rows(cache: torch.Tensor) -> torch.Tensor:
-        taken = cache.view(torch.uint8)[pages].view(cache.dtype) if cache.element_size() == 1 else cache[pages]
-        values = taken.double().flatten(0, 1) * (1.0 if call.k_descale is None else DESCALE)
-        return values.repeat_interleave(ratio, dim=1)
-
-    scores = torch.einsum("hd,nhd->hn", call.q[-1, 0].double(), rows(call.k)) * call.softmax_scale
-    return torch.einsum("hn,nhd->hd", scores.softmax(-1), rows(call.v))
-
-
-def compile_variant(job: tuple[Shape, str, tuple[int, int, int]]) -> None:
-    """Compile what a timed call will launch, into Triton's cache on disk."""
-    shape, store, variant = job
-    call = call_of((shape[0], 64, *shape[2:]), store)
-    launching.launch(call, operands_of(call), config_of(variant, 2))
-    torch.cuda.synchronize()
-
-
-def rows_of(shape: Shape, store: str, clock: CudaClock) -> list[dict[str, Any]]:
-    """Every variant on one shape, the fastest first."""
-    call = call_of(shape, store)
-    operands, right = operands_of(call), reference(call)
-    read = 2 * shape[0] * shape[1] * shape[3] * shape[4] * call.k.element_size()
-    found = []
-    for variant, programs in product(VARIANTS, PROGRAMS):
-        config = config_of(variant, programs)
-        call.out.fill_(torch.nan)
-        launching.launch(call, operands, config)
-        error = float((call.out[-1, 0].double() - right).norm() / right.norm())
-        times = [clock.sample(lambda: launching.launch(call, operands, config), 1.0)[0] for _ in range(ROUNDS)]  # noqa: B023  # called at once
-        ms = statistics.median(times)
-        low, _middle, high = statistics.quantiles(times, n=4)
-        found.append({
-            "store": store, "shape": shape, "columns": variant[0], "warps": variant[1], "stages": variant[2],
-            "programs": programs, "ms": ms, "iqr_ms": high - low, "kv_gbs": read / ms / 1e6, "error": error,
-        })  # fmt: skip
-    return sorted(found, key=lambda row: float(row["ms"]))
+STORES = ("bf16", "e4m3", "int8", "int8 by token", "V e4m3")
+SHOWN = 7  # variants of a line
 
 
 def main() -> int:
-    """Time everything, print the best of every shape, write the file."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--store", nargs="+", default=["bf16", "fp8"], choices=list(STORES))
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/h200/paged_decode-tiles.json"))
-    given = parser.parse_args()
-    with ProcessPoolExecutor(14, mp_context=multiprocessing.get_context("spawn")) as pool:
-        list(pool.map(compile_variant, product(SHAPES, given.store, VARIANTS)))
-    device = torch.device("cuda", torch.cuda.current_device())
-    clock = CudaClock(device, device_of(device))
-    rows = []
-    for store, shape in product(given.store, SHAPES):
-        found = rows_of(shape, store, clock)
-        rows += found
-        best = found[0]
-        print(
-            store,
-            shape,
-            f"{best['kv_gbs']:.0f} GB/s",
-            {name: best[name] for name in ("columns", "warps", "stages", "programs")},
-        )
-    record = {
-        "schema": "attn.paged_decode_tiles/1", "command": "python " + " ".join(sys.argv), "device": device_name(device),
-        "versions": versions(default_registry().snapshot()), "clocks": clocks(device), "method": clock.method, "rounds": ROUNDS, "rows": rows,
+    """Compile, time until there is no time left, print the best of every shape, write the file."""
+    given = _arguments()
+    started = time.perf_counter()
+    device = torch.device("cpu") if given.dry else torch.device("cuda", torch.cuda.current_device())
+    tiles: dict[Tile, tuple[int, ...]] = dict(given.tiles) if given.tiles else {}
+    asked = {
+        (shape, store): variants_of(shape, tiles or (PROMPT_TILES if SHAPES[shape].mixed else DEFAULT_TILES[store]), given.merges)
+        for shape in given.shapes
+        for store in given.stores
     }  # fmt: skip
+    compiling = {} if given.dry else compile_all(asked, given.seconds / 2)
+    print(f"compiled {compiling.get('done')}/{compiling.get('jobs')} in {time.perf_counter() - started:.0f}s")
+    clock = clock_for(device, device_of(device))
+    record: dict[str, Any] = {
+        "schema": "attn.paged_decode_tiles/2", "command": "python " + " ".join(sys.argv), "device": device_name(device),
+        "versions": versions(default_registry().snapshot()), "clocks": clocks(device), "method": clock.method, "rounds": given.rounds,
+        "carveout": given.carveout, "compiling": compiling, "missing": {}, "rows": [],
+    }  # fmt: skip
+    for (shape, store), variants in asked.items():
+        if time.perf_counter() - started > given.seconds:
+            record["missing"][f"{shape} {store}"] = "no time left"
+            continue
+        ready = [one for one in variants if one.key(shape, store) not in compiling.get("left_out", {})]
+        rows, failed = measured(shape, call_of(shape, store, device, dry=given.dry), ready, clock, given)
+        record["missing"] |= {f"{shape} {store} {name}": reason for name, reason in failed.items()}
+        record["rows"] += [{"shape": shape, "store": store, **row} for row in rows]
+        print(line_of(shape, store, rows), flush=True)
+        if not given.dry:
+            torch.cuda.empty_cache()
+    record["seconds"] = time.perf_counter() - started
+    given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    for name, reason in list(record["missing"].items())[:6]:
+        print(f"- {name}: {reason[:120]}")
+    print(f"{record['seconds']:.0f}s")
     return 0
+
+
+def line_of(shape: str, store: str, rows: list[dict[str, Any]]) -> str:
+    """What ships, then the fastest: microseconds, GB/s of KV, the graph's microseconds, blocks that fit a multiprocessor."""
+    best = sorted(rows, key=lambda row: (row["variant"] != "ships", float(row["ms"])))[:SHOWN]
+
+    def told(row: dict[str, Any]) -> str:
+        graph = f" graph {row['graph_ms'] * 1e3:.1f}" if row.get("graph_ms") else ""
+        return f"{row['variant']}: {row['ms'] * 1e3:.1f} us {row['kv_gbs']:.0f}{graph} x{row.get('resident', '?')}"
+
+    return f"{shape} {store} e{max((row['error'] for row in rows), default=0):.0e}: " + " | ".join(map(told, best))
+
+
+def _tile(text: str) -> tuple[Tile, tuple[int, ...]]:
+    tile, _, programs = text.partition(":")
+    columns, warps, stages, registers = map(int, tile.split(","))
+    return (columns, warps, stages, bool(registers)), tuple(map(int, programs.split(",")))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--shapes", nargs="+", default=["1x32k", "16x4k", "8x8k-mha"], choices=list(SHAPES), metavar="SHAPE"
+    )
+    parser.add_argument("--stores", nargs="+", default=["bf16", "e4m3", "int8 by token"], choices=STORES)
+    parser.add_argument(
+        "--tiles", nargs="+", type=_tile, default=[], help="keys,warps,stages,registers:programs[,programs]"
+    )
+    parser.add_argument("--merges", nargs="+", default=["ships"], choices=MERGES)
+    parser.add_argument("--graph", action="store_true")
+    parser.add_argument("--carveout", action="store_true")
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--seconds", type=float, default=55.0)
+    parser.add_argument("--out", type=Path, default=Path("build/paged_decode-tiles.json"))
+    parser.add_argument("--dry", action="store_true")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
