@@ -37,7 +37,6 @@ class Case:
     layout: str = "bshd"
     dtype: str = "float16"
     rotate: bool = False
-    permute: bool = True
     left: int = -1
     fill: str = "normal"
     strided: bool = False
@@ -54,7 +53,6 @@ CASES: dict[str, Case] = {
     "strided": Case(strided=True),
     "128 wide": Case(width=128, width_v=128),
     "256 wide": Case(width=256, width_v=256),
-    "keys in their order": Case(permute=False),
     "blocks ahead": Case(lengths=((10, 520),), tiles=(3, True)),
     "float32": Case(dtype="float32"),
     "rotated, 64": Case(rotate=True),
@@ -99,9 +97,7 @@ def wrong(case: Case, device: str) -> dict[str, float]:
     sequences = sequences_of(case, q, k)
     blocks, ahead = case.tiles
     tiles = Tiles(head_dim=0, blocks=blocks, warps=4, stages=2, ahead=ahead, part=case.part)
-    found = quantized(
-        q, k, v, sequences, softmax_scale=case.softmax_scale, rotate=case.rotate, permute=case.permute, tiles=tiles
-    )
+    found = quantized(q, k, v, sequences, softmax_scale=case.softmax_scale, rotate=case.rotate, tiles=tiles)
     counts: dict[str, float] = {}
     spans = list(zip(*(_spans(case, side) for side in (0, 1)), strict=True))
     for entry, ((q_first, q_length), (k_first, k_length)) in enumerate(spans):
@@ -126,10 +122,9 @@ def wrong(case: Case, device: str) -> dict[str, float]:
         rows[:, :begin] = 0
         places = -(-k_length // BLOCK) * BLOCK
         got = found.vt8[entry, :, :, :places].float()
-        again = transposed(_cast(rows), _alone(k_length, q_length, case), permute=case.permute)[0].float()[..., :places]
-        if case.permute:
-            order = key_order(places).to(device)
-            got, again = (torch.empty_like(x).index_copy_(2, order, x) for x in (got, again))
+        again = transposed(_cast(rows), _alone(k_length, q_length, case))[0].float()[..., :places]
+        order = key_order(places).to(device)
+        got, again = (torch.empty_like(x).index_copy_(2, order, x) for x in (got, again))
         _count(
             counts,
             "v",
@@ -174,8 +169,9 @@ def _count(
 
 
 def scores_reference(rows: torch.Tensor, case: Case, softmax_scale: float | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of Q or K: powers of two, of which the softmax scale is a part where there is one."""
-    weight = 1.0 if softmax_scale is None else float(torch.tensor(softmax_scale * math.log2(math.e)))
+    """Of Q or K: powers of two, of which the softmax scale's digits are a part where there is one."""
+    weight = 1.0 if softmax_scale is None else 2.0 * math.frexp(softmax_scale * math.log2(math.e))[0]
+    weight = float(torch.tensor(weight))
     rows = (rotated(rows, case.part) if case.rotate else rows.double()) * weight
     codes, power = reference(rows, SCORE_SCALES, powers=True)
     nothing = torch.nn.functional.pad(rows, (0, 0, 0, -rows.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK)) == 0
@@ -305,6 +301,7 @@ def of_a_tile(device: str) -> dict[str, float]:
 
 
 EXTRA = {"a tile in registers": of_a_tile}
+NAMES = (*CASES, *EXTRA)
 
 
 def main() -> None:

@@ -27,13 +27,12 @@ class Operands:
 
     q8                [B, Hq, Sq, D] e4m3; packed [1, Hq, Tq, D]; any strides
     k8                [B, Hkv, Sk, D] e4m3; packed [1, Hkv, Tk, D]
-    vt8               [B, Hkv, Dv, Sp] e4m3, contiguous; Sp = the longest Sk rounded up to blocks, at least one; what lies
+    vt8               [B, Hkv, Dv, Sp] e4m3, contiguous, keys in the order above; Sp = the longest Sk rounded up to blocks, at least one; what lies
                       behind a sequence in its last block is 0
     q_scale           float32 [B, Hq, N], multiplies on read; strides may be 0
     k_scale, v_scale  float32 [B, Hkv, N]
-    softmax_scale     that q_scale was made for: both and log2(e) multiply to a power of two, and k_scale is one; None: scales
-                      are a caller's, any number, negative ones as well
-    permuted          whether vt8 has its keys in the order above
+    softmax_scale     that q_scale was made for: both and log2(e) multiply to a power of two, and k_scale is one, but for blocks
+                      of zeros; None: scales are a caller's, any number, negative ones as well
     starts_q, starts_k  int32 [B + 1] where tokens are packed; scales and vt8 have an entry for each sequence
     longest_q, longest_k  of a sequence
     """
@@ -46,7 +45,6 @@ class Operands:
     v_scale: torch.Tensor
     longest_q: int
     longest_k: int
-    permuted: bool = True
     softmax_scale: float | None = None
     starts_q: torch.Tensor | None = None
     starts_k: torch.Tensor | None = None

@@ -9,8 +9,8 @@
     out = acc / l,   lse = (m - 8 + log2(l)) * ln 2
 
 Both products are of e4m3; the second starts from zero in every tile and is added in float32, so that what a matrix unit
-adds up with fewer bits never is a long sum. 2^8 brings weights down to 2^-17 into the format's range. Where V has its
-keys in the order of registers (`operands`), so have the weights.
+adds up with fewer bits never is a long sum. 2^8 brings weights down to 2^-17 into the format's range. V has its keys in the
+order of registers (`operands`), and so have the weights.
 
 Shapes: q8 [BLOCK_M, D], k8 [BLOCK_N, D], vt8 [Dv, BLOCK_N]; m, l [BLOCK_M] and acc [BLOCK_M, Dv] in float32. BLOCK_M and
 BLOCK_N divide 128, the tokens of a scale.
@@ -65,7 +65,7 @@ def attention_forward(
     num_q_heads, gqa_ratio, longest_q, longest_k, scale, left, right,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     PACKED_Q: tl.constexpr, PACKED_K: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, EVEN_K: tl.constexpr,
-    PERMUTED: tl.constexpr, WIDE: tl.constexpr, NATIVE: tl.constexpr, STORE_LSE: tl.constexpr,
+    WIDE: tl.constexpr, NATIVE: tl.constexpr, STORE_LSE: tl.constexpr,
 ):
     """Grid: one program per (query tile, head, sequence), one-dimensional; the tile with the longest walk first."""
     tiles = tl.cdiv(longest_q, BLOCK_M)
@@ -126,9 +126,7 @@ def attention_forward(
                 p = tl.exp2(scores * share[:, None] - (shift * share - LIFT)[:, None])
                 fade = tl.exp2(top - shift)
                 total = total * fade + tl.sum(p, 1)
-                weights = codes_of(p, NATIVE)
-                if PERMUTED:
-                    weights = in_register_order(weights, BLOCK_M, BLOCK_N)
+                weights = in_register_order(codes_of(p, NATIVE), BLOCK_M, BLOCK_N)
                 v_tile = tl.load(v_base + start + v_pointers)
                 weight = tl.load(v_scales + block * v_scale_strides[2])
                 acc = acc * fade[:, None] + tl.dot(weights, v_tile.T) * weight
@@ -137,7 +135,7 @@ def attention_forward(
     filled = tl.where(total == 0.0, 1.0, total)  # a NaN stays one
     acc = tl.where((total == 0.0)[:, None], 0.0, acc / filled[:, None])
     out_base = first_row(out, out_strides, batch, head, first_q, PACKED_Q) + tl.cast(start_q, tl.int64) * out_strides[2]
-    columns = tl.arange(0, DV)
+    columns = tl.arange(0, DV).to(tl.int64)
     rows = tl.arange(0, BLOCK_M).to(tl.int64)
     targets = out_base + (rows[:, None] * out_strides[2] + columns[None, :] * out_strides[3])
     tl.store(targets, acc.to(out.dtype.element_ty), mask=(queries < seq_q)[:, None])

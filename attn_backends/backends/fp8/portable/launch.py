@@ -42,6 +42,6 @@ def launch_forward(
             BLOCK_M=config.rows, BLOCK_N=config.columns, D=width, DV=width_v,
             PACKED_Q=packed_q, PACKED_K=packed_k, LEFT=left >= 0, RIGHT=right >= 0,
             EVEN_K=not packed_k and operands.longest_k % config.columns == 0,
-            PERMUTED=operands.permuted, WIDE=leaves_32_bits(operands.q8, operands.k8), NATIVE=out.device.type != "cpu", STORE_LSE=lse is not None,
+            WIDE=leaves_32_bits(operands.q8, operands.k8), NATIVE=out.device.type != "cpu", STORE_LSE=lse is not None,
             num_warps=config.warps, num_stages=config.stages,
         )  # fmt: skip

@@ -3,8 +3,8 @@
     scale = max|x| / 448          1 for a block of zeros, and never so small or large that products of scales overflow
     code  = e4m3(x * (1 / scale))   to nearest even, at most 448
 
-The pass rounds the scales of Q and K up to powers of two, which costs no digit but of numbers 2^-14 of the largest and
-smaller: scores are then scaled without rounding, however large they are.
+The pass rounds the scales of Q and K up to powers of two (`power_of`), which costs no digit but of numbers 2^-14 of the largest
+and smaller: scores are then scaled without rounding, however large they are.
 
 A NaN becomes the code of NaN and leaves the scale alone. An infinite number becomes NaN, and the
 rest of its block 0.
@@ -31,19 +31,19 @@ def quantize_tile(
     """(e4m3 codes, float32 scale) of a float32 tile that is one whole block of a head: values = codes * scale.
 
     The epilogue of a projection calls it on 128 tokens of one head, all of its width; numbers that are not there are 0.
-    LARGEST_SCALE, LEAST_SCALE: LARGEST_SCORE_SCALE and LEAST_SCORE_SCALE for Q and K. NATIVE: the GPU casts to e4m3, sm_89 and later.
+    LARGEST_SCALE, LEAST_SCALE: LARGEST_SCORE_SCALE and LEAST_SCORE_SCALE for Q and K, whose scales are no powers of two here, so that
+    `Operands` made of them have no softmax_scale. NATIVE: the GPU casts to e4m3, sm_89 and later.
     """
     largest = tl.max(tl.abs(values))
-    scale = scale_of(largest, 1.0, LARGEST_SCALE, LEAST_SCALE)
+    scale = scale_of(largest, LARGEST_SCALE, LEAST_SCALE)
     return codes_of(values * reciprocal_of(scale, largest), NATIVE), scale
 
 
 @triton.jit
-def scale_of(largest, UNIT: tl.constexpr, LARGEST_SCALE: tl.constexpr, LEAST_SCALE: tl.constexpr):
-    """The scale of a block whose largest number is `largest`, counted in UNIT."""
-    scale = tl.div_rn(largest, LARGEST)
-    scale = tl.minimum(tl.maximum(scale, LEAST_SCALE / UNIT), LARGEST_SCALE / UNIT)
-    return tl.where(largest == 0.0, 1.0 / UNIT, scale)
+def scale_of(largest, LARGEST_SCALE: tl.constexpr, LEAST_SCALE: tl.constexpr):
+    """The scale of a block whose largest number is `largest`."""
+    scale = tl.minimum(tl.maximum(tl.div_rn(largest, LARGEST), LEAST_SCALE), LARGEST_SCALE)
+    return tl.where(largest == 0.0, 1.0, scale)
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Blocks of V: quantised, and written transposed, keys in the order of `operands.key_order` or as they are.
+"""Blocks of V: quantised, and written transposed, keys in the order of `operands.key_order`.
 
     scale = max|x| / 448;   vt8[d, place] = e4m3(x[key at place, d] / scale)              x [128, Dv]
 
@@ -25,7 +25,7 @@ WORDS: tl.constexpr = tl.constexpr(32)  # of a block, in each column
 @triton.jit
 def quantize_columns(
     source, target, scales, strides, row_stride, first_block, last_block, begin, end,
-    D: tl.constexpr, PERMUTE: tl.constexpr, CHECKED: tl.constexpr, WIDE: tl.constexpr, NATIVE: tl.constexpr,
+    D: tl.constexpr, CHECKED: tl.constexpr, WIDE: tl.constexpr, NATIVE: tl.constexpr,
     AHEAD: tl.constexpr,
 ):
     """Blocks first_block .. last_block of one head of one sequence; 0 for tokens outside begin .. end.
@@ -34,20 +34,20 @@ def quantize_columns(
     the one before it is worked on
     """
     if AHEAD:
-        x0, x1, x2, x3 = load_quarters(source, strides, first_block, begin, end, D, PERMUTE, WIDE, CHECKED)
+        x0, x1, x2, x3 = load_quarters(source, strides, first_block, begin, end, D, WIDE, CHECKED)
     # Copies into shared memory would be read from there twice, column by column: the next block waits in registers.
     for block in tl.range(first_block, last_block, num_stages=1):
         if AHEAD:
             after = tl.minimum(block + 1, last_block - 1)
-            n0, n1, n2, n3 = load_quarters(source, strides, after, begin, end, D, PERMUTE, WIDE, CHECKED)
+            n0, n1, n2, n3 = load_quarters(source, strides, after, begin, end, D, WIDE, CHECKED)
         else:
-            x0, x1, x2, x3 = load_quarters(source, strides, block, begin, end, D, PERMUTE, WIDE, CHECKED)
+            x0, x1, x2, x3 = load_quarters(source, strides, block, begin, end, D, WIDE, CHECKED)
         f0 = x0.to(tl.float32)
         f1 = x1.to(tl.float32)
         f2 = x2.to(tl.float32)
         f3 = x3.to(tl.float32)
         largest = tl.max(tl.maximum(tl.maximum(tl.abs(f0), tl.abs(f1)), tl.maximum(tl.abs(f2), tl.abs(f3))))
-        scale = scale_of(largest, 1.0, LARGEST_VALUE_SCALE, LEAST_VALUE_SCALE)
+        scale = scale_of(largest, LARGEST_VALUE_SCALE, LEAST_VALUE_SCALE)
         reciprocal = reciprocal_of(scale, largest)
         words = word_of(f0 * reciprocal, f1 * reciprocal, f2 * reciprocal, f3 * reciprocal, NATIVE)
         store_columns(target, row_stride, block, words, D)
@@ -58,25 +58,21 @@ def quantize_columns(
 
 @triton.jit
 def load_quarters(
-    source, strides, block, begin, end, D: tl.constexpr, PERMUTE: tl.constexpr, WIDE: tl.constexpr, CHECKED: tl.constexpr
+    source, strides, block, begin, end, D: tl.constexpr, WIDE: tl.constexpr, CHECKED: tl.constexpr
 ):
     """The keys of a block at places 0, 4, 8 .., at 1, 5, 9 .., at 2, 6 .. and at 3, 7 ..: four tiles [32, D]."""
     place = tl.arange(0, WORDS) * 4
-    x0 = load_block(source, strides, block, key_at(place, PERMUTE), 0, begin, end, D, WIDE, CHECKED)
-    x1 = load_block(source, strides, block, key_at(place + 1, PERMUTE), 0, begin, end, D, WIDE, CHECKED)
-    x2 = load_block(source, strides, block, key_at(place + 2, PERMUTE), 0, begin, end, D, WIDE, CHECKED)
-    x3 = load_block(source, strides, block, key_at(place + 3, PERMUTE), 0, begin, end, D, WIDE, CHECKED)
+    x0 = load_block(source, strides, block, key_at(place), 0, begin, end, D, WIDE, CHECKED)
+    x1 = load_block(source, strides, block, key_at(place + 1), 0, begin, end, D, WIDE, CHECKED)
+    x2 = load_block(source, strides, block, key_at(place + 2), 0, begin, end, D, WIDE, CHECKED)
+    x3 = load_block(source, strides, block, key_at(place + 3), 0, begin, end, D, WIDE, CHECKED)
     return x0, x1, x2, x3
 
 
 @triton.jit
-def key_at(place, PERMUTE: tl.constexpr):
+def key_at(place):
     """Which key of a block stands at a place."""
-    if PERMUTE:
-        key = (place & ~15) + ((place >> 1) & 1) * 8 + ((place >> 2) & 3) * 2 + (place & 1)
-    else:
-        key = place
-    return key
+    return (place & ~15) + ((place >> 1) & 1) * 8 + ((place >> 2) & 3) * 2 + (place & 1)
 
 
 @triton.jit

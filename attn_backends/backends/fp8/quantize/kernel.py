@@ -26,7 +26,7 @@ def quantize_operands(
     q, k, v, q8, k8, vt8, q_scales, k_scales, v_scales, starts_q, starts_k,
     q_strides, k_strides, v_strides, q8_strides, k8_strides, column_stride,
     tokens_q, tokens_k, heads_q, heads_k, batch, left, several, weight,
-    D: tl.constexpr, DV: tl.constexpr, ROTATE: tl.constexpr, PART: tl.constexpr, PERMUTE: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, ROTATE: tl.constexpr, PART: tl.constexpr,
     LEFT: tl.constexpr, PACKED_Q: tl.constexpr, PACKED_K: tl.constexpr, CHECKED_Q: tl.constexpr, CHECKED_K: tl.constexpr,
     HEADS_FIRST: tl.constexpr, WIDE: tl.constexpr, NATIVE: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr,
 ):
@@ -73,7 +73,7 @@ def quantize_operands(
                 vt8 + (entry * heads_k + head).to(tl.int64) * DV * column_stride,
                 v_scales + scale,
                 v_strides, column_stride, first_block, last_block, begin, length,
-                DV, PERMUTE, CHECKED_K, WIDE, NATIVE, AHEAD,
+                DV, CHECKED_K, WIDE, NATIVE, AHEAD,
             )
         else:
             quantize_rows(

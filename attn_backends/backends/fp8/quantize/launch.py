@@ -51,19 +51,18 @@ def quantized(
     *,
     softmax_scale: float | None = None,
     rotate: bool = True,
-    permute: bool = True,
     tiles: Tiles | None = None,
 ) -> Operands:
     """All three in one launch; nothing is read twice.
 
     q [B, Hq, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv]: views with any strides; packed [1, Hq, Tq, D] and so on.
-    bfloat16, float16 or float32. sequences: None for dense; softmax_scale: of the call that will read them, positive; operands stand
-    for the same with or without, and are attended faster with. rotate: Q and K by the random Hadamard matrix; permute: V's
-    keys; tiles: in place of the shipped ones, to measure them.
+    bfloat16, float16 or float32. sequences: None for dense; softmax_scale: of the call that will read them, positive; operands
+    stand for the same with or without, and are attended faster with. rotate: Q and K by the random Hadamard matrix; tiles: in
+    place of the shipped ones, to measure them.
     """
     sequences = dense(q, k) if sequences is None else sequences
     tiles = tiles_for(architecture(q.device), max(q.shape[3], v.shape[3])) if tiles is None else tiles
-    operands = _room(q, k, v, sequences, permute, softmax_scale)
+    operands = _room(q, k, v, sequences, softmax_scale)
     blocks_q, blocks_k = operands.q_scale.shape[2], operands.k_scale.shape[2]
     heads_q, heads_k = q.shape[1], k.shape[1]
     programs = sequences.batch * (heads_q * -(-blocks_q // tiles.blocks) + 2 * heads_k * -(-blocks_k // tiles.blocks))
@@ -75,8 +74,8 @@ def quantized(
             sequences.starts_q, sequences.starts_k,
             q.stride(), k.stride(), v.stride(), operands.q8.stride(), operands.k8.stride(), operands.vt8.stride(2) // 4,
             sequences.longest_q, sequences.longest_k, heads_q, heads_k, sequences.batch, sequences.left, tiles.blocks,
-            1.0 if softmax_scale is None else softmax_scale * LOG2_E,
-            D=q.shape[3], DV=v.shape[3], ROTATE=rotate, PART=min(q.shape[3], tiles.part), PERMUTE=permute, LEFT=windowed,
+            1.0 if softmax_scale is None else significand(softmax_scale * LOG2_E),
+            D=q.shape[3], DV=v.shape[3], ROTATE=rotate, PART=min(q.shape[3], tiles.part), LEFT=windowed,
             PACKED_Q=packed_q, PACKED_K=packed_k,
             CHECKED_Q=packed_q or sequences.longest_q % BLOCK != 0,
             CHECKED_K=packed_k or windowed or sequences.longest_k % BLOCK != 0,
@@ -87,7 +86,7 @@ def quantized(
     return operands
 
 
-def transposed(v8: torch.Tensor, sequences: Sequences, *, permute: bool = True) -> torch.Tensor:
+def transposed(v8: torch.Tensor, sequences: Sequences) -> torch.Tensor:
     """vt8 [B, Hkv, Dv, Sp] of `Operands` out of e4m3 v8 [B, Hkv, Sk, Dv], packed [1, Hkv, Tk, Dv], any strides."""
     heads, width = v8.shape[1], v8.shape[3]
     vt8 = _room_transposed(v8, sequences)
@@ -97,9 +96,14 @@ def transposed(v8: torch.Tensor, sequences: Sequences, *, permute: bool = True) 
         transpose_codes[(sequences.batch * heads * blocks_of(tokens),)](
             v8.view(torch.uint8), vt8.view(torch.int32), sequences.starts_k, sequences.starts_q, v8.stride(), vt8.stride(2) // 4,
             tokens, sequences.longest_q, heads, sequences.left,
-            D=width, PERMUTE=permute, LEFT=sequences.left >= 0, PACKED=packed, WIDE=leaves_32_bits(v8),
+            D=width, LEFT=sequences.left >= 0, PACKED=packed, WIDE=leaves_32_bits(v8),
         )  # fmt: skip
     return vt8
+
+
+def significand(x: float) -> float:
+    """A positive number over the largest power of two that is not above it: its digits, 1 to 2."""
+    return 2.0 * math.frexp(x)[0]
 
 
 @cache
@@ -117,7 +121,7 @@ def on_device(device: torch.device) -> AbstractContextManager[object]:
 
 
 def _room(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sequences: Sequences, permute: bool, softmax_scale: float | None
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sequences: Sequences, softmax_scale: float | None
 ) -> Operands:
     """Operands with nothing in them yet."""
     batch, blocks_q, blocks_k = sequences.batch, blocks_of(sequences.longest_q), blocks_of(sequences.longest_k)
@@ -130,7 +134,6 @@ def _room(
         v_scale=torch.empty((batch, v.shape[1], blocks_k), dtype=torch.float32, device=q.device),
         longest_q=sequences.longest_q,
         longest_k=sequences.longest_k,
-        permuted=permute,
         softmax_scale=softmax_scale,
         starts_q=sequences.starts_q,
         starts_k=sequences.starts_k,

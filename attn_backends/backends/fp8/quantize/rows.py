@@ -2,17 +2,15 @@
 
     y = x R;   power = 2^ceil(log2(max|y| weight / 448));   code = e4m3(y weight / power);   scale = power / weight
 
-Shapes: x [128, D], R [D, D]. weight: 1 for K; for Q the softmax scale times log2(e), so that a score in base 2 is its codes'
-product times two powers of two.
+Shapes: x [128, D], R [D, D]. weight: 1 for K; for Q the digits (1 to 2) of the softmax scale times log2(e), so that a score in
+base 2 is its codes' product times powers of two. Its power of two stays with the call: however large or small it is, it takes
+nothing of the range that Q's scales have.
 """
 
 import triton
 import triton.language as tl
 
-from attn_backends.backends.fp8.quantize.codes import (
-    codes_of,
-    power_of,
-)
+from attn_backends.backends.fp8.quantize.codes import codes_of, power_of
 from attn_backends.backends.fp8.quantize.rotation import ENTRY, in_register_order, rotation
 from attn_backends.backends.fp8.quantize.sequences import BLOCK, block_pointers, load_block
 

@@ -11,7 +11,7 @@ from attn_backends.backends.fp8.quantize.sequences import BLOCK, first_row, sequ
 @triton.jit(do_not_specialize=("tokens", "tokens_q", "heads", "left"))
 def transpose_codes(
     codes, vt8, starts, starts_q, strides, column_stride, tokens, tokens_q, heads, left,
-    D: tl.constexpr, PERMUTE: tl.constexpr, LEFT: tl.constexpr, PACKED: tl.constexpr, WIDE: tl.constexpr,
+    D: tl.constexpr, LEFT: tl.constexpr, PACKED: tl.constexpr, WIDE: tl.constexpr,
 ):
     """Grid: one program per block of 128 tokens of a head of a sequence. codes: bytes [batch, head, token, width]; vt8: words of 32 bits.
 
@@ -31,5 +31,5 @@ def transpose_codes(
         begin = tl.maximum(length - length_q - left, 0)
     base = first_row(codes, strides, entry, head, first, PACKED)
     target = vt8 + (entry * heads + head).to(tl.int64) * D * column_stride
-    b0, b1, b2, b3 = load_quarters(base, strides, block, begin, length, D, PERMUTE, WIDE, True)
+    b0, b1, b2, b3 = load_quarters(base, strides, block, begin, length, D, WIDE, True)
     store_columns(target, column_stride, block, joined(b0, b1, b2, b3), D)
