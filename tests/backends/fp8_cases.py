@@ -7,12 +7,10 @@ An element may be off by what rounding the weights to e4m3 costs, and no more: h
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import sys
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 from unittest import mock
 
@@ -21,19 +19,22 @@ import torch
 from attn_backends import Policy, attention
 from attn_backends.backends.fp8 import adapter
 from attn_backends.backends.fp8.attend import attend
-from attn_backends.backends.fp8.operands import BLOCK, FORMAT, Operands, key_order
-from attn_backends.backends.fp8.portable.launch import launch_forward
-from attn_backends.backends.fp8.quantize.launch import dense, quantized, transposed
+from attn_backends.backends.fp8.operands import BLOCK, Operands, key_order
 from attn_backends.call import Call
 
 POLICY = Policy(numerics={"exact", "quantized"})
 HALF_STEP = 2.0**-4  # of e4m3, relative
 LEAST_STEP = 2.0**-10 / 256  # half of the step of the smallest weights, where a row's largest is 1
+ZEROS = {"zeros": (0, 1, 2), "queries of zeros": (0,), "keys of zeros": (1,)}  # fill -> of q, k and v
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """lengths: (Sq, Sk) of each sequence, packed where layout is thd; given: descales' granularities of q, k, v, or none."""
+    """lengths: (Sq, Sk) of each sequence, packed where layout is thd; given: descales' granularities of q, k, v, or none.
+
+    fill: what is put where (see `_fill`); strided: q, k and v have gaps; expanded: k and v are one entry's, of "heads" or of the
+    "batch"; into: how the output lies, where it is not contiguous (see `_output`).
+    """
 
     lengths: tuple[tuple[int, int], ...] = ((70, 200),)
     layout: str = "bshd"
@@ -49,6 +50,8 @@ class Case:
     dtype: str = "float16"
     out: str | None = None
     strided: bool = False
+    expanded: str | None = None
+    into: str | None = None
 
 
 CASES: dict[str, Case] = {
@@ -65,6 +68,25 @@ CASES: dict[str, Case] = {
     "a window of one key": Case(causal=True, left=0),
     "two sequences, heads first, grouped": Case(lengths=((65, 129),) * 2, layout="bhsd", heads=(4, 2), causal=True),
     "strided": Case(strided=True, causal=True),
+    "k and v expanded over heads": Case(lengths=((40, 140),) * 2, heads=(4, 2), expanded="heads", causal=True),
+    "k and v expanded over the batch": Case(lengths=((40, 140),) * 2, heads=(2, 2), expanded="batch", layout="bhsd"),
+    "packed, expanded over heads": Case(lengths=((5, 7), (64, 130)), heads=(2, 2), layout="thd", expanded="heads"),
+    "e4m3, expanded over heads": Case(given=("per_tensor", "block", "per_head"), heads=(4, 2), expanded="heads"),
+    "e4m3, expanded over the batch": Case(lengths=((70, 140),) * 2, given=("per_tensor",) * 3, expanded="batch"),
+    "every other column of an output": Case(into="columns", causal=True),
+    "an output whose rows are odd": Case(into="rows", layout="bhsd"),
+    "an output that begins anywhere": Case(into="start", causal=True),
+    "packed, every other column of an output": Case(lengths=((5, 7), (64, 130)), layout="thd", into="columns"),
+    "a query head of its own": Case(lengths=((40, 70),), heads=(3, 3), causal=True),
+    "3 query heads to a key head": Case(lengths=((40, 70),), heads=(6, 2), causal=True),
+    "8 query heads to a key head": Case(lengths=((40, 70),), heads=(16, 2), causal=True),
+    "one key head": Case(lengths=((40, 140),), heads=(5, 1), given=("per_head",) * 3),
+    "packed, 3 query heads to a key head": Case(lengths=((5, 7), (64, 130)), heads=(6, 2), layout="thd", causal=True),
+    "no keys": Case(lengths=((70, 0),) * 2, heads=(2, 1)),
+    "no queries": Case(lengths=((0, 70),) * 2, heads=(2, 1), causal=True),
+    "no keys, e4m3": Case(lengths=((70, 0),), layout="bhsd", given=("per_tensor",) * 3),
+    "packed, no keys": Case(lengths=((5, 0), (64, 0)), layout="thd", causal=True),
+    "packed, no queries": Case(lengths=((0, 5), (0, 130)), layout="thd"),
     "128 wide": Case(widths=(128, 128), causal=True),
     "256 wide": Case(lengths=((40, 140),), widths=(256, 256), causal=True),
     "two widths": Case(widths=(64, 128)),
@@ -74,6 +96,12 @@ CASES: dict[str, Case] = {
     "a scale of its own": Case(scale=0.3, causal=True),
     "a negative scale": Case(scale=-0.2, causal=True),
     "a scale of 0": Case(scale=0.0),
+    "a scale that is next to nothing": Case(scale=1e-38, causal=True),
+    "a tiny scale": Case(scale=-1e-30),
+    "scores of 2^27": Case(scale=2.4e6, fill="twins", causal=True),
+    "scores of -2^27": Case(lengths=((70, 100),), scale=-1.5e7, fill="constant"),
+    "a huge scale": Case(scale=1e30, fill="twins"),
+    "a huge scale, e4m3": Case(scale=1e30, fill="twins", given=("per_tensor",) * 3),
     "e4m3 per tensor": Case(given=("per_tensor",) * 3),
     "e4m3 per head": Case(given=("per_head",) * 3, heads=(4, 2), causal=True),
     "e4m3 per sequence and head": Case(lengths=((65, 129),) * 2, given=("per_batch_head",) * 3, heads=(4, 2)),
@@ -83,6 +111,9 @@ CASES: dict[str, Case] = {
     "e4m3, each its own": Case(given=("per_tensor", "block", "per_head"), left=50, layout="bhsd"),
     "e4m3, strided": Case(given=("per_tensor",) * 3, strided=True),
     "zeros": Case(fill="zeros"),
+    "zeros, a huge scale": Case(fill="zeros", scale=1e36),
+    "queries of zeros": Case(fill="queries of zeros", scale=-3.0, causal=True),
+    "keys of zeros": Case(fill="keys of zeros", scale=1e20),
     "a block of zeros": Case(fill="a block of zeros"),
     "constant blocks": Case(fill="constant", causal=True),
     "at 448": Case(fill="448", scale=1e-4),
@@ -105,15 +136,35 @@ ON_A_GPU = {
         "e4m3 per head": {"lengths": ((513, 700),), "given": ("per_head",) * 3, "heads": (4, 2), "by_kv_head": True},
         "outliers": {"lengths": ((1000, 1000),), "fill": "outliers"},
         "negative scale": {"lengths": ((200, 300),), "scale": -0.1, "causal": True},
+        "scores of 2^27": {"lengths": ((200, 300),), "scale": 1.5e8 / width, "fill": "twins"},
+        "a huge scale": {"lengths": ((300, 300),), "scale": 1e30, "fill": "twins", "causal": True},
+        "every other column of an output": {"lengths": ((200, 300),), "into": "columns", "causal": True},
+        "an output whose rows are odd": {"lengths": ((200, 300),), "into": "rows"},
+        "an output that begins anywhere": {"lengths": ((256, 256),), "into": "start"},
+        "expanded over heads": {"lengths": ((200, 300),) * 2, "heads": (4, 2), "expanded": "heads", "causal": True},
+        "e4m3, expanded over the batch": {"lengths": ((200, 300),) * 2, "expanded": "batch", "given": ("per_tensor",) * 3},
+        "a query head of its own": {"lengths": ((300, 513),), "heads": (3, 3), "causal": True},
+        "3 query heads to a key head": {"lengths": ((300, 513),) * 2, "heads": (6, 2), "causal": True},
+        "8 query heads to a key head": {"lengths": ((300, 513),) * 2, "heads": (16, 2)},
+        "one key head, e4m3": {"lengths": ((300, 513),), "heads": (8, 1), "given": ("block", "per_head", "block"), "causal": True},
+        "no keys": {"lengths": ((200, 0),), "heads": (2, 1)},
     }.items()
 }  # fmt: skip
+
+
+NAMES = tuple(CASES)
 
 
 def wrong(case: Case, device: str) -> dict[str, float]:
     """What is off, by how much of what is allowed; empty where nothing is. On a GPU through `attention`."""
     arguments, tensors = _arguments(case, device)
-    out, lse, operands = _attended(case, arguments, tensors)
+    whole, into = _output(case, tensors["q"])
+    out, lse, operands = _attended(case, arguments, tensors, into)
+    if operands is None:
+        return {} if bool((out == 0).all()) and bool((lse == -math.inf).all()) else {"rows without keys": math.inf}
     found: dict[str, float] = {}
+    if case.into is not None and int(whole.isnan().sum()) != whole.numel() - into.numel():
+        found["beside the output"] = math.inf
     # The units of a GPU add products with fewer bits than float32 has: about eleven, each time that they add 32 products.
     least, share, lost = (2e-3, 1e-3, 2.0**-11 * case.widths[0] / 32) if device == "cuda" else (1e-4, 1e-5, 0.0)
     for entry, (rows, lse_rows, wanted) in enumerate(_pieces(case, out, lse, operands)):
@@ -131,26 +182,37 @@ def wrong(case: Case, device: str) -> dict[str, float]:
 
 
 def _attended(
-    case: Case, arguments: dict[str, Any], tensors: dict[str, torch.Tensor]
-) -> tuple[torch.Tensor, torch.Tensor, Operands]:
-    """(out, lse, what the kernel read)."""
+    case: Case, arguments: dict[str, Any], tensors: dict[str, torch.Tensor], into: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, Operands | None]:
+    """(out, lse, what the kernel read; None where none was launched)."""
     read: list[Operands] = []
     with mock.patch.object(adapter, "attend", lambda operands, *rest: (read.append(operands), attend(operands, *rest))):
         if tensors["q"].device.type == "cuda":
             options = {key: value for key, value in arguments.items() if value is not None}
+            options |= {} if case.into is None else {"out": into}
             out, lse = attention(**tensors, **options, return_lse=True, policy=POLICY, backend="fp8")
         else:
-            call = _call(case, arguments, tensors)
+            call = _call(case, arguments, tensors, into)
             adapter.run(call)
             out, lse = call.out, call.lse
-    return out, lse, read[0]
+    return out, lse, read[0] if read else None
 
 
-def _call(case: Case, arguments: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Call:
+def _output(case: Case, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(memory, the output in it), NaN: contiguous, or nothing that TMA could describe."""
+    coded = torch.bfloat16 if q.device.type == "cuda" else torch.float16
+    dtype = getattr(torch, case.out) if case.out else (coded if case.given else q.dtype)
+    shape = (*q.shape[:-1], case.widths[1])
+    gap = {None: 0, "columns": shape[-1], "rows": 1, "start": 0}[case.into]
+    start = case.into == "start"
+    whole = torch.full((math.prod(shape[:-1]) * (shape[-1] + gap) + start,), math.nan, dtype=dtype, device=q.device)
+    rows = whole[start:].view(*shape[:-1], shape[-1] + gap)
+    return whole, rows[..., ::2] if case.into == "columns" else rows[..., : shape[-1]]
+
+
+def _call(case: Case, arguments: dict[str, Any], tensors: dict[str, torch.Tensor], out: torch.Tensor) -> Call:
     """The call as the host would make it."""
     q = tensors["q"]
-    dtype = getattr(torch, case.out) if case.out else (torch.float16 if case.given else q.dtype)
-    shape = (*q.shape[:-1], case.widths[1])
     token, head = {"bshd": (1, 2), "bhsd": (2, 1), "thd": (0, 1)}[case.layout]
     rows = (q.shape[head], q.shape[token]) if case.layout == "thd" else (q.shape[0], q.shape[head], q.shape[token])
     names = {
@@ -174,7 +236,7 @@ def _call(case: Case, arguments: dict[str, Any], tensors: dict[str, torch.Tensor
     return Call(
         **tensors, **{name: arguments[name] for name in kept if arguments.get(name) is not None}, **formats,
         **{f"{name}_granularity": got for name, got in names.items()}, softmax_scale=_scale(case),
-        out=torch.full(shape, math.nan, dtype=dtype), lse=torch.full(rows, math.nan),
+        out=out, lse=torch.full(rows, math.nan),
     )  # fmt: skip
 
 
@@ -191,18 +253,12 @@ def _arguments(case: Case, device: str) -> tuple[dict[str, Any], dict[str, torch
         lengths = [pair[side] for pair in case.lengths]
         batch, tokens = (1, sum(lengths)) if case.layout == "thd" else (len(lengths), lengths[0])
         x = torch.randn(batch, tokens, heads, width, generator=generator)
-        _fill(case, x, side)
+        _fill(case, x, index)
         if case.given:
             x, scales[f"{name}_descale"] = _coded(case, case.given[index], x, side, max(lengths), generator)
         else:
             x = x.to(getattr(torch, case.dtype))
-        if case.strided:
-            x = (
-                torch.stack((x.view(torch.uint8), x.view(torch.uint8)), -2).view(x.dtype)[..., 0, :]
-                if case.given
-                else torch.stack((x, x), -1)[..., 0]
-            )
-        tensors[name] = {"thd": x[0], "bshd": x, "bhsd": x.transpose(1, 2).contiguous().transpose(1, 2).transpose(1, 2)}[case.layout].to(device)  # fmt: skip
+        tensors[name] = _laid_out(case, x.to(device), side)
     arguments: dict[str, Any] = {
         "layout": case.layout, "causal": case.causal, "window_left": case.left, "window_right": case.right,
         "softmax_scale": case.scale, "out_dtype": getattr(torch, case.out) if case.out else None,
@@ -218,6 +274,19 @@ def _arguments(case: Case, device: str) -> tuple[dict[str, Any], dict[str, torch
     return arguments, tensors
 
 
+def _laid_out(case: Case, x: torch.Tensor, side: int) -> torch.Tensor:
+    """[batch, tokens, heads, width] in the case's layout and strides; codes have gaps between rows, numbers between columns."""
+    x = {"thd": x[0], "bshd": x, "bhsd": x.transpose(1, 2).contiguous()}[case.layout]
+    if case.strided and case.given:
+        x = torch.stack((x.view(torch.uint8),) * 2, -2).view(x.dtype)[..., 0, :]
+    elif case.strided:
+        x = torch.stack((x, x), -1)[..., 0]
+    if case.expanded and side == 1:
+        dim = 0 if case.expanded == "batch" else {"thd": 1, "bshd": 2, "bhsd": 1}[case.layout]
+        x = x.narrow(dim, 0, 1).expand(x.shape)
+    return x
+
+
 def _coded(
     case: Case, granularity: str, x: torch.Tensor, side: int, longest: int, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -231,9 +300,12 @@ def _coded(
     return x.to(torch.float8_e4m3fn), torch.rand(shape, generator=generator) * 1.5 + 0.25
 
 
-def _fill(case: Case, x: torch.Tensor, side: int) -> None:
-    if case.fill == "zeros":
+def _fill(case: Case, x: torch.Tensor, index: int) -> None:
+    """Into q, k or v [batch, tokens, heads, width], by `index`. twins: query i is key i, whose score is far above all others."""
+    if index in ZEROS.get(case.fill, ()):
         x[...] = 0.0
+    elif case.fill == "twins" and index < 2:
+        x[...] = torch.randn(1024, x.shape[-1], generator=torch.Generator().manual_seed(5))[: x.shape[1], None, :]
     elif case.fill == "a block of zeros":
         x[:, :BLOCK] = 0.0
     elif case.fill == "constant":
@@ -242,7 +314,7 @@ def _fill(case: Case, x: torch.Tensor, side: int) -> None:
         x[:, ::3], x[:, 1::3] = 448.0, -448.0
     elif case.fill == "outliers":
         x[..., 3] *= 30.0
-    elif case.fill == "unseen" and side == 1:
+    elif case.fill == "unseen" and index > 0:
         x[:, : case.lengths[0][1] - case.lengths[0][0] - case.left] = math.nan
 
 
@@ -304,96 +376,9 @@ def _exact(
     return out, lse, share * 1.02 + out.abs() * torch.finfo(dtype).eps + 1e-6, size
 
 
-KERNELS = {"portable": launch_forward, "as chosen": attend}
-
-
-def of_a_nan_scale(device: str) -> dict[str, float]:
-    """A scale of NaN, of the second block: NaN for the rows that see it, nothing for those in other tiles that do not."""
-    q, k, v = (torch.randn(1, 1, 200, 64, generator=torch.Generator().manual_seed(3)).half().to(device) for _ in "qkv")
-    operands = quantized(q, k, v)
-    found = {}
-    for (kernel, run), name in product(KERNELS.items(), ("q_scale", "k_scale", "v_scale")):
-        scale = getattr(operands, name).clone()
-        scale[0, 0, 1] = math.nan
-        out, lse = torch.zeros_like(q), torch.zeros(1, 1, 200, device=device)
-        run(dataclasses.replace(operands, **{name: scale}), out, lse, 0.125, (-1, 0))
-        rows = out[0, 0].isnan().all(dim=1)
-        right = bool(rows[BLOCK:].all()) and not bool(out[0, 0, :BLOCK].isnan().any())
-        right = right and bool(lse[0, 0, BLOCK:].isnan().all()) == (name != "v_scale")
-        found |= {} if right else {f"{name}, {kernel}": 1.0}
-    return found
-
-
-def of_the_largest_numbers(device: str) -> dict[str, float]:
-    """Numbers at the end of bfloat16's range in q, k and v: finite results. Interpreted in float32, on a GPU as they come."""
-    found = {}
-    kind = torch.bfloat16 if device == "cuda" else torch.float32
-    for (kernel, run), value in product(KERNELS.items(), (3e38, -3e38)):
-        q, k, v = (
-            torch.randn(1, 1, 200, 64, generator=torch.Generator().manual_seed(3)).to(device, kind) for _ in "qkv"
-        )
-        q[0, 0, 5], k[0, 0, 7], v[0, 0, 9] = value, value, value
-        out, lse = torch.zeros_like(q), torch.zeros(1, 1, 200, device=device)
-        run(quantized(q, k, v), out, lse, 0.125, (-1, 0))
-        if not (out.isfinite().all() and lse.isfinite().all()):
-            found[f"{value}, {kernel}"] = 1.0
-    return found
-
-
-ODD_DESCALES: dict[str, tuple[list[float], list[float], list[float]]] = {  # of q, k and v, of three blocks
-    "q negative": ([-0.01], [0.01], [0.01]),
-    "k turns its sign": ([0.01], [0.01, -0.02, 0.01], [0.01]),
-    "both negative": ([-0.01], [-0.01], [0.01]),
-    "q zero": ([0.0], [0.01], [0.01]),
-    "a block of k zero": ([0.01], [0.01, 0.0, 0.02], [0.01]),
-    "v zero": ([0.01], [0.01], [0.0]),
-    "a block of v zero": ([0.01], [0.01], [0.01, 0.0, 0.02]),
-    "the first block of v zero": ([0.01], [0.01], [0.0, 0.03, 0.02]),
-    "v turns its sign": ([0.01], [0.01], [0.01, -0.5, 0.02]),
-    "huge": ([1e20], [1e20], [0.01]),
-}
-
-
-def of_odd_descales(device: str) -> dict[str, float]:
-    """Descales that are 0, negative or huge multiply as they are: full and causal, where `attend` serves them."""
-    found = {}
-    drawn = torch.Generator().manual_seed(7)
-    for width in (64,) if device == "cpu" else (64, 128, 256):
-        q8, k8, v8 = ((30 * torch.randn(1, 1, 300, width, generator=drawn)).to(FORMAT).to(device) for _ in "qkv")
-        for (name, descales), causal in product(ODD_DESCALES.items(), (False, True)):
-            q_scale, k_scale, v_scale = (torch.tensor(one, device=device).expand(1, 1, 3) for one in descales)
-            operands = Operands(
-                q8=q8, k8=k8, vt8=transposed(v8, dense(q8, k8)), q_scale=q_scale, k_scale=k_scale, v_scale=v_scale,
-                longest_q=300, longest_k=300,
-            )  # fmt: skip
-            out = torch.zeros(q8.shape, device=device, dtype=torch.bfloat16 if device == "cuda" else torch.float32)
-            lse = torch.zeros(q8.shape[:3], device=device)
-            attend(operands, out, lse, width**-0.5, (-1, 0 if causal else -1))
-            if name == "huge":
-                error = 0.0 if out.isfinite().all() and lse.isfinite().all() else math.inf
-            else:
-                q, k, v = (
-                    x.double() * scale.double().repeat_interleave(BLOCK, 2)[:, :, :300, None]
-                    for x, scale in ((q8.float(), q_scale), (k8.float(), k_scale), (v8.float(), v_scale))
-                )
-                scores = q @ k.transpose(-1, -2) * width**-0.5
-                if causal:
-                    scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -math.inf)
-                want = scores.softmax(-1) @ v
-                error = float((out.double() - want).norm() / want.norm().clamp(min=1e-3)) / 0.06
-                error = max(error, float((lse.double() - scores.logsumexp(-1)).abs().max()) / 0.05)
-            if not error < 1.0:
-                found[f"{name}, {width} wide, {'causal' if causal else 'full'}"] = error
-    return found
-
-
-EXTRA = {"odd descales": of_odd_descales, "a NaN scale": of_a_nan_scale, "the largest numbers": of_the_largest_numbers}
-
-
 def main() -> None:
     """Print every case's faults, from this machine's CPU."""
-    found = {name: wrong(case, "cpu") for name, case in CASES.items()}
-    json.dump(found | {name: check("cpu") for name, check in EXTRA.items()}, sys.stdout)
+    json.dump({name: wrong(case, "cpu") for name, case in CASES.items()}, sys.stdout)
 
 
 if __name__ == "__main__":

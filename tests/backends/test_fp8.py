@@ -16,11 +16,11 @@ from attn_backends import Device, Policy, Request, RequestError, attention, sele
 from attn_backends.backends.fp8.attend import with_positive_scale  # noqa: E402
 from attn_backends.backends.fp8.given import per_block  # noqa: E402
 from attn_backends.backends.fp8.operands import Operands  # noqa: E402
-from tests.backends import fp8_cases, fp8_quantize_cases  # noqa: E402
+from tests.backends import fp8_cases, fp8_extremes, fp8_quantize_cases  # noqa: E402
 
-TABLES = {"quantise": fp8_quantize_cases, "attend": fp8_cases}
-EVERY = [(table, name) for table, module in TABLES.items() for name in module.CASES]
-EVERY += [(table, name) for table, module in TABLES.items() for name in module.EXTRA]
+TABLES = {"quantise": fp8_quantize_cases, "attend": fp8_cases, "extremes": fp8_extremes}
+EVERY = [(table, name) for table, module in TABLES.items() for name in module.NAMES]
+CHECKS = fp8_extremes.CHECKS | fp8_extremes.ON_A_GPU | fp8_quantize_cases.EXTRA
 BOTH = Policy(numerics={"exact", "quantized"})
 E4M3 = "scaled-fp8-e4m3"
 CODED = {"dtype": "float8_e4m3fn", "q_format": E4M3, "k_format": E4M3, "v_format": E4M3}
@@ -70,9 +70,9 @@ def test_attend_on_a_gpu(name):
 
 @pytest.mark.gpu
 @needs_gpu
-@pytest.mark.parametrize("name", fp8_cases.EXTRA | fp8_quantize_cases.EXTRA)
+@pytest.mark.parametrize("name", CHECKS)
 def test_extremes_and_tiles_on_a_gpu(name):
-    assert not (fp8_cases.EXTRA | fp8_quantize_cases.EXTRA)[name]("cuda")
+    assert not CHECKS[name]("cuda")
 
 
 @pytest.mark.gpu
