@@ -1,9 +1,9 @@
 """The fp8 pipelines against FlashAttention-3 in fp8 and against this project's own 16-bit pipeline, on one Hopper GPU.
 
-    python benchmarks/fp8.py [--head-dim 64 128 256] [--seq 4096 16384] [--only NAME ...] [--out FILE]
+    python benchmarks/fp8.py [--head-dim 64 128 256] [--seq 4096 16384] [--gqa 1 8] [--only NAME ...] [--out FILE]
 
-16384 tokens, heads x head_dim = 2048, fresh random data, L2 cold. Pipelines are timed on operands that lie there,
-as the pass makes them, and the shipped one on a caller's scales as well, which need not be powers of two;
+16384 tokens, heads x head_dim = 2048, --gqa query heads to a key head, fresh random data, L2 cold. Pipelines are timed on
+operands that lie there, as the pass makes them, and the shipped one on a caller's scales as well, which need not be powers of two;
 `quantised` is the fused pass before them, which reads 2 bytes and writes 1 for each number of q, k and v, `a copy` copies these
 three, and `quantised and attended` is both, through `attention`. Errors are relative, against float64: `of the operands` on what the
 codes stand for, which leaves the kernel's own rounding; `of the tensors` on what was given. Variants are compiled side by
@@ -41,7 +41,7 @@ from attn_backends.host.dispatch import device_of
 from attn_backends.registry.registry import default_registry
 
 TOKENS, WIDTH, ROUNDS = 16384, 2048, 15
-BYTES = {"quantised": 9, "a copy": 12}  # read and written for each number of the output
+BYTES = {"quantised": 3, "a copy": 4}  # read and written for each number of q, k and v
 LARGEST = 448.0
 REGISTERS = {2: (240, 168), 3: (160, 128)}  # of a consumer thread, and the kernel's bound
 OVERLAPPED: dict[str, Any] = {"parts": 0, "q_tiles": 2}
@@ -134,6 +134,14 @@ def relative(got: torch.Tensor, right: torch.Tensor) -> float:
     return float((got.double() - right).norm() / right.norm())
 
 
+def shapes(head_dim: int, seq: int, gqa: int) -> tuple[tuple[int, int, int, int], tuple[int, int, int, int]]:
+    """(q's, k's and v's) as [B, S, H, D]. Raises ValueError where heads are no multiple of `gqa`."""
+    heads = WIDTH // head_dim
+    if heads % gqa:
+        raise ValueError(f"{heads} heads of {head_dim} are no multiple of --gqa {gqa}")
+    return (TOKENS // seq, seq, heads, head_dim), (TOKENS // seq, seq, heads // gqa, head_dim)
+
+
 def compile_variant(job: tuple[int, bool, Config]) -> Config | None:
     """Compile what timed calls will launch, into Triton's cache on disk; the pipeline, where that cannot be."""
     try:
@@ -156,13 +164,17 @@ def _launch_once(head_dim: int, causal: bool, config: Config, given: bool) -> No
 class Cell:
     """One shape: inputs, what is right, and everything that computes it."""
 
-    def __init__(self, head_dim: int, seq: int, causal: bool, configs: dict[str, Config]) -> None:
-        shape = (TOKENS // seq, seq, WIDTH // head_dim, head_dim)
-        self.q, self.k, self.v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    def __init__(
+        self, head_dim: int, seq: int, causal: bool, configs: dict[str, Config], *, gqa: int = 1, device: str = "cuda"
+    ) -> None:
+        shape, kv_shape = shapes(head_dim, seq, gqa)
+        self.q, self.k, self.v = (
+            torch.randn(one, device=device, dtype=torch.bfloat16) for one in (shape, kv_shape, kv_shape)
+        )
         self.head_dim, self.seq, self.causal = head_dim, seq, causal
         self.operands = operands_of(self.q, self.k, self.v)
         self.out = torch.empty_like(self.q)
-        self.lse = torch.empty(shape[0], shape[2], seq, device="cuda")
+        self.lse = torch.empty(shape[0], shape[2], seq, device=device)
         self.configs = configs
         self.given = operands_of(self.q, self.k, self.v, given=True)
 
@@ -174,6 +186,10 @@ class Cell:
         pairs = ((given.q8, given.q_scale), (given.k8, given.k_scale), (v8.transpose(2, 3).view(FORMAT), given.v_scale))
         of_operands = exact(*(meant(codes, scale) for codes, scale in pairs), self.causal)
         return of_operands, exact(*(x[-1, :, -1].double() for x in (self.q, self.k, self.v)), self.causal)
+
+    def numbers(self) -> int:
+        """Of q, k and v."""
+        return self.q.numel() + self.k.numel() + self.v.numel()
 
     def run(self, config: Config | None) -> torch.Tensor:
         """The pipeline on the operands."""
@@ -218,7 +234,7 @@ class Cell:
             quantized(*(x.transpose(1, 2) for x in (self.q, self.k, self.v)), softmax_scale=self.head_dim**-0.5)
 
         found["quantised"] = quantise
-        source = torch.randn(3, TOKENS, WIDTH, device="cuda").view(torch.int16)[..., :WIDTH].contiguous()
+        source = torch.randint(0, 99, (self.numbers(),), dtype=torch.int16, device=self.q.device)
         target = torch.empty_like(source)
         found["a copy"] = lambda: (target.copy_(source), None)[1]
         for name, ask in (("fa3_fp8", fa3), ("quantised and attended", both)):
@@ -254,9 +270,10 @@ def rows_of(cell: Cell, clock: CudaClock) -> list[dict[str, Any]]:
         ms = statistics.median(taken)
         low, _middle, high = statistics.quantiles(taken, n=4)
         rows.append({
-            "head_dim": cell.head_dim, "seq": cell.seq, "causal": cell.causal, "variant": name, "ms": ms,
+            "head_dim": cell.head_dim, "seq": cell.seq, "causal": cell.causal, "heads": cell.q.shape[2],
+            "kv_heads": cell.k.shape[2], "variant": name, "ms": ms,
             "iqr_ms": high - low, "tflops": None if name in BYTES else flops / ms / 1e9, "error": errors.get(name),
-            "gb_per_s": BYTES[name] * TOKENS * WIDTH / ms / 1e6 if name in BYTES else None,
+            "gb_per_s": BYTES[name] * cell.numbers() / ms / 1e6 if name in BYTES else None,
             "config": dataclasses.asdict(cell.configs[name]) if name in cell.configs else None,
         })  # fmt: skip
     return rows
@@ -267,23 +284,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--head-dim", nargs="+", type=int, default=[64, 128, 256])
     parser.add_argument("--seq", nargs="+", type=int, default=[4096, 16384])
+    parser.add_argument("--gqa", nargs="+", type=int, default=[1], help="query heads to a key head")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/h200/fp8.json"))
     parser.add_argument("--only", nargs="+", default=[], help="these variants, by name; all")
     given = parser.parse_args()
-    cells = [(*pair, seq) for *pair, seq in product(given.head_dim, (False, True), given.seq)]
+    cells = list(product(given.head_dim, (False, True), given.seq, given.gqa))
+    for head_dim, _causal, seq, gqa in cells:
+        shapes(head_dim, seq, gqa)  # before anything is compiled
     with ProcessPoolExecutor(14, mp_context=multiprocessing.get_context("spawn")) as pool:
         jobs = {(*cell[:2], config) for cell in cells for config in variants(*cell[:2], given.only).values()}
         refused = set(pool.map(compile_variant, jobs))
     device = torch.device("cuda", torch.cuda.current_device())
     clock = CudaClock(device, device_of(device))
     rows = []
-    for head_dim, causal, seq in cells:
+    for head_dim, causal, seq, gqa in cells:
         configs = {
             name: config for name, config in variants(head_dim, causal, given.only).items() if config not in refused
         }
-        found = rows_of(Cell(head_dim, seq, causal, configs), clock)
+        found = rows_of(Cell(head_dim, seq, causal, configs, gqa=gqa), clock)
         rows += found
-        print(f"D{head_dim} S{seq} {'causal' if causal else 'full'}")
+        print(f"D{head_dim} S{seq} {'causal' if causal else 'full'}{f' GQA {gqa}' if gqa > 1 else ''}")
         for row in sorted(found, key=lambda row: row["ms"]):
             if row["error"] is None:
                 print(f"  {row['gb_per_s']:6.0f} GB/s {row['variant']}")
