@@ -1,7 +1,7 @@
 """Which tiles of paged_decode are fastest, and which way to merge: variants on decodes and a mixed batch, on one GPU.
 
     python benchmarks/paged_decode_tiles.py [--shapes 16x4k 8x8k-mha] [--stores bf16 e4m3] [--tiles 128,4,3,0:2 64,2,3,0:3,4]
-        [--merges ships last second] [--graph] [--carveout] [--seconds 55] [--out FILE] [--dry]
+        [--merges ships last second] [--graph] [--carveout] [--limits] [--seconds 55] [--out FILE] [--dry]
 
 A variant is `keys,warps,stages,registers` of a tile and the programs per multiprocessor that keys are split for; `ships` is the
 row of configs.toml. It is compiled by processes side by side; what is not ready by half the time, or does not fit, is left out and
@@ -11,6 +11,8 @@ variant's last token is compared with float64 before it is timed. The best rows 
 merges     of the splits: as shipped; by the last split wherever its rows are few, heads of 64 too; always by a second kernel
 graph      time a graph of every variant as well
 carveout   ask for all shared memory that a multiprocessor has, which Triton does for blocks of more than 48 KiB alone
+limits     time a kernel that reads alone, and `copy_` of half as much, at the sizes of small caches: with lines of the L2 cache changed, as
+           the clock leaves them, and clean
 dry        a CPU, tiny contexts, one round, nothing compiled ahead: TRITON_INTERPRET=1
 """
 
@@ -24,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from paged_decode_reading import limits
 from paged_decode_variants import (
     DEFAULT_TILES,
     MERGES,
@@ -64,6 +67,9 @@ def main() -> int:
         "versions": versions(default_registry().snapshot()), "clocks": clocks(device), "method": clock.method, "rounds": given.rounds,
         "carveout": given.carveout, "compiling": compiling, "missing": {}, "rows": [],
     }  # fmt: skip
+    if given.limits:
+        record["limits"] = limits(device, given.rounds)
+        print("\n".join(str(row) for row in record["limits"]), flush=True)
     for (shape, store), variants in asked.items():
         if time.perf_counter() - started > given.seconds:
             record["missing"][f"{shape} {store}"] = "no time left"
@@ -113,6 +119,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--merges", nargs="+", default=["ships"], choices=MERGES)
     parser.add_argument("--graph", action="store_true")
     parser.add_argument("--carveout", action="store_true")
+    parser.add_argument("--limits", action="store_true")
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--seconds", type=float, default=55.0)
     parser.add_argument("--out", type=Path, default=Path("build/paged_decode-tiles.json"))

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("triton", reason="plans are worked out by Triton's interpreter")
 
-from attn_backends.backends.paged_decode.launch import most_waves
+from attn_backends.backends.paged_decode.launch import merging, most_waves
 from tests.backends.paged_decode_plans import DECODES
 
 EQUAL = {  # sequences of one length -> keys of a tile, programs per multiprocessor, splits, items
@@ -69,3 +69,17 @@ def test_no_last_wave_is_nearly_empty_where_another_cut_is_faster(plans: dict[st
 def test_room_for_a_third_wave_is_made_where_a_second_would_be_nearly_empty(units: int, waves: int) -> None:
     """And for one alone where few units can be cut to fit it: programs without an item cost a wave of their own."""
     assert most_waves(units, 528) == waves
+
+
+@pytest.mark.parametrize(
+    ("width", "units", "invariant", "merged"),
+    [
+        pytest.param(64, 64, False, (8, 8), id="few units with heads of 64"),
+        pytest.param(64, 65, False, (0, 0), id="more of them: a second kernel"),
+        pytest.param(128, 4096, False, (8, 8), id="any number with heads of 128"),
+        pytest.param(128, 8, True, (0, 0), id="sums that are those of any batch: a second kernel"),
+    ],
+)
+def test_the_last_split_merges_where_it_pays(width: int, units: int, invariant: bool, merged: tuple[int, int]) -> None:
+    """Of a tile of 5 rows: (rows as a power of two, splits at a time)."""
+    assert merging(5, units, {"BLOCK_DV": width, "INVARIANT": invariant, "num_warps": 4}) == merged
