@@ -11,7 +11,7 @@ import triton
 from triton import knobs
 from triton.compiler import ASTSource
 
-from attn_backends.backends.fp8.operands import BLOCK, FORMAT, Operands
+from attn_backends.backends.fp8.operands import BLOCK, FORMAT, Operands, blocks_of
 from attn_backends.backends.fp8.portable.configs import config_for
 from attn_backends.backends.fp8.portable.launch import launch_forward
 from attn_backends.backends.fp8.quantize.launch import quantized
@@ -25,7 +25,8 @@ class Compiled:
     """stack: bytes per thread; shared: bytes per block; assembly: PTX."""
 
     def __init__(self, kernel: Any) -> None:
-        self.registers, self.stack = _cuda_resources(kernel.asm["cubin"])
+        self.cubin: bytes = kernel.asm["cubin"]
+        self.registers, self.stack = _cuda_resources(self.cubin)
         self.shared: int = kernel.metadata.shared
         self.assembly: str = kernel.asm["ptx"]
 
@@ -66,7 +67,7 @@ def forward(arch: str, width: int, band: tuple[int, int], tokens: int = 4096) ->
     lse = torch.empty(1, HEADS, tokens, device="meta")
     config = config_for(_capability(arch), width)
     operands = Operands(
-        q8=_codes(HEADS, tokens, width), k8=_codes(KV_HEADS, tokens, width), vt8=_codes(KV_HEADS, width, tokens),
+        q8=_codes(HEADS, tokens, width), k8=_codes(KV_HEADS, tokens, width), vt8=_codes(KV_HEADS, width, blocks_of(tokens) * BLOCK),
         q_scale=_scales(HEADS, tokens), k_scale=_scales(KV_HEADS, tokens), v_scale=_scales(KV_HEADS, tokens),
         longest_q=tokens, longest_k=tokens,
     )  # fmt: skip
@@ -78,12 +79,17 @@ def products(kernel: Compiled) -> int:
     return len(re.findall(r"(?:wgmma|mma|tcgen05\.mma)\S*(?:e4m3|f8f6f4)\S*", kernel.assembly))
 
 
+def ptxas_name(arch: str) -> str:
+    """The architecture as Triton names it to the assembler: with what only it has."""
+    return arch + ("a" if _capability(arch) >= 90 else "")
+
+
 def _codes(heads: int, rows: int, columns: int) -> torch.Tensor:
     return torch.empty(1, heads, rows, columns, dtype=FORMAT, device="meta")
 
 
 def _scales(heads: int, tokens: int) -> torch.Tensor:
-    return torch.empty(1, heads, tokens // BLOCK, device="meta")
+    return torch.empty(1, heads, -(-tokens // BLOCK), device="meta")
 
 
 def _capability(arch: str) -> int:

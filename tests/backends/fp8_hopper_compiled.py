@@ -1,6 +1,7 @@
 """Compile the shipped Hopper pipelines of `fp8` for sm_90 as calls would launch them; one JSON object per kernel.
 
---all: also with ragged keys. A process of its own, because the tests' may have Triton's interpreter on.
+--all: each for whole and ragged keys, for the pass's scales and a caller's. A process of its own, because the tests' may have
+Triton's interpreter on.
 """
 
 from __future__ import annotations
@@ -8,17 +9,21 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from itertools import product
 from typing import Any
 from unittest import mock
 
 import torch
+import triton
 from triton import knobs
+from triton.experimental.gluon._runtime import GluonASTSource
 from triton.runtime.driver import driver
 
 from attn_backends.backends.fp8.hopper import launch
 from attn_backends.backends.fp8.hopper.configs import Config, configs
 from attn_backends.backends.fp8.operands import BLOCK, FORMAT, Operands
 from attn_backends.backends.hopper import compile_only
+from tests.backends.fp8_assembled import spills_in_loops, warnings
 
 compile_only.INSTRUCTIONS = ("QGMMA", "HGMMA", "UTMALDG", "UTMASTG", "USETMAXREG", "SHFL", "PRMT", "LDL", "STL")
 
@@ -64,13 +69,27 @@ def launched(config: Config, tokens: int, given: bool) -> compile_only.Launch:
     return only
 
 
+def cost_of(launch: compile_only.Launch) -> dict[str, Any]:
+    """What `compile_only` counts, and what the assembler says."""
+    kernel = triton.compile(
+        GluonASTSource(launch.kernel, launch.signature, launch.constants, launch.attributes),
+        target=compile_only.TARGET, options=launch.options,
+    )  # fmt: skip
+    return {
+        **dataclasses.asdict(compile_only.compiled(launch)),
+        "spills_in_loops": spills_in_loops(kernel.asm["cubin"]),
+        "warnings": warnings(kernel.asm["ptx"], "sm_90a"),
+    }
+
+
 def main() -> None:
-    """Each pipeline, whole and ragged by turns or both; causal ones for a caller's scales."""
+    """Each pipeline, whole and ragged by turns or both; causal ones for a caller's scales, or all for both."""
+    every = sys.argv[1:] == ["--all"]
     for place, config in enumerate(configs()):
-        for tokens in (1024, 1000) if sys.argv[1:] == ["--all"] else ((1024, 1000)[place // 2 % 2],):
-            cost = compile_only.compiled(launched(config, tokens, given=place % 2 == 1))
-            told = {"head_dim": config.head_dim, "causal": config.causal, "tokens": tokens}
-            print(json.dumps({**told, **dataclasses.asdict(cost)}), flush=True)
+        by_turns = ((1024, 1000)[place // 2 % 2], place % 2 == 1)
+        for tokens, given in product((1024, 1000), (False, True)) if every else (by_turns,):
+            told = {"head_dim": config.head_dim, "causal": config.causal, "tokens": tokens, "given": given}
+            print(json.dumps({**told, **cost_of(launched(config, tokens, given))}), flush=True)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="nothing is compiled there")
 
 SHARED = {"sm_89": 101376, "sm_90": 232448, "sm_100": 232448, "sm_120": 101376}  # bytes of a block at most
+# Bytes per thread of the quantise pass, where there are any; tiles.toml has the same.
+STACK = {("sm_89", 256): 96, ("sm_90", 256): 72, ("sm_100", 128): 16, ("sm_120", 256): 56}
 
 
 @pytest.mark.parametrize(
@@ -40,14 +42,43 @@ def test_the_portable_forward_compiles(arch, width, band):
     ("arch", "width"), [("sm_89", 128), ("sm_90", 64), ("sm_90", 128), ("sm_90", 256), ("sm_100", 64)], ids=str
 )
 def test_the_quantise_pass_compiles(arch, width):
-    """Numbers are read and codes written 16 bytes at a time; nothing spills."""
+    """Numbers are read and codes written 16 bytes at a time; nothing spills but what tiles.toml says."""
     from tests.backends import fp8_compiled
 
     kernel = fp8_compiled.quantise(arch, width)
-    assert kernel.stack == 0
+    assert kernel.stack <= STACK.get((arch, width), 0)
     assert kernel.shared <= SHARED[arch]
     assert "st.global.v4.b32" in kernel.assembly
     assert "cvt.rn.satfinite.e4m3x2.f32" in kernel.assembly
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("band", [(-1, -1), (-1, 0), (100, 20)], ids=str)
+@pytest.mark.parametrize("width", [64, 128, 256])
+@pytest.mark.parametrize("arch", SHARED)
+def test_every_portable_forward_compiles(arch, width, band):
+    """For each architecture, width and mask: no warning of the assembler, nothing spills, memory suffices."""
+    from tests.backends import fp8_assembled, fp8_compiled
+
+    for tokens in (4096, 4000):
+        kernel = fp8_compiled.forward(arch, width, band, tokens)
+        assert kernel.stack == 0
+        assert kernel.shared <= SHARED[arch]
+        assert not fp8_assembled.warnings(kernel.assembly, fp8_compiled.ptxas_name(arch))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tokens", [4096, 4000])
+@pytest.mark.parametrize("width", [64, 128, 256])
+@pytest.mark.parametrize("arch", SHARED)
+def test_every_quantise_pass_compiles(arch, width, tokens):
+    """For each architecture and width, whole and ragged: no warning of the assembler, stack as tiles.toml says."""
+    from tests.backends import fp8_assembled, fp8_compiled
+
+    kernel = fp8_compiled.quantise(arch, width, tokens)
+    assert kernel.stack <= STACK.get((arch, width), 0)
+    assert kernel.shared <= SHARED[arch]
+    assert not fp8_assembled.warnings(kernel.assembly, fp8_compiled.ptxas_name(arch))
 
 
 @pytest.fixture(scope="module", params=["by turns", pytest.param("all", marks=pytest.mark.exhaustive)])
@@ -76,4 +107,6 @@ def test_the_pipelines_compile(pipelines):
         assert all(counts[name] for name in ("UTMALDG", "UTMASTG", "USETMAXREG")), kernel
         assert counts["PRMT"] <= 16, kernel  # 98 a step where they are
         assert kernel["shared"] <= SHARED["sm_90"], kernel
-        assert kernel["stack"] <= 128, kernel  # around the loops: spills in one are hundreds of bytes
+        assert kernel["stack"] <= 72, kernel  # around the loops, docs/kernels/fp8.md
+        assert not kernel["spills_in_loops"], kernel
+        assert not kernel["warnings"], kernel  # C7513: products one after the other
