@@ -56,10 +56,7 @@ def sequences_of(call: Call, q: torch.Tensor, k: torch.Tensor) -> Sequences:
 
 def band_of(call: Call) -> tuple[int, int]:
     """Keys left and right of its own that a query sees, -1 = all."""
-    right = call.window_right
-    if call.causal:
-        right = 0 if right < 0 else min(right, 0)
-    return call.window_left, right
+    return call.window_left, 0 if call.causal else call.window_right
 
 
 def _write_empty_rows(call: Call) -> None:
