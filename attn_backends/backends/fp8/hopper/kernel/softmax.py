@@ -7,8 +7,9 @@
 
 m is the largest score so far, scaled; a row that has seen no key has m = -inf and l = 0, and stays finite. The 2^8 goes
 out of w v and out of l alike. Where c is a power of two, s c and m' are exact, and so is their difference next to 0, however
-large they are; m' - 8 is rounded up, so that no weight is more than 2^8 where m' is beyond 2^27 and its steps are 16. Where c is a caller's number, s c - m' is off by what m' was rounded to a float32: where m' is beyond 2^18,
-so that this counts, both are made smaller, to 2^18; the largest score takes the whole row with either. That is waited for
+large they are; 8 - m' is rounded down, so that no weight is more than 2^8 where m' is beyond 2^27 and its steps are 16.
+Where c is a caller's number, s c - m' is off by what m' was rounded to a float32: where m' is beyond 2^18, so that this
+counts, both are made smaller, to 2^18; the largest score takes the whole row with either. That is waited for
 between the maximum and the exponentials, and takes 5 %.
 """
 
@@ -33,18 +34,18 @@ def weigh(scores, top, total, scale, MASKED: gl.constexpr, traits):
         share = gl.minimum(REACH * inverse_of(gl.abs(base)), 1.0)
         weights = gl.exp2(scores * (scale * share)[:, None] - (base * share - RAISED)[:, None])
     else:
-        weights = gl.exp2(scores * scale - raised(base)[:, None])
+        weights = gl.exp2(scores * scale + offset_of(base)[:, None])
     return weights, highest, total * fade + gl.sum(weights, 1), fade
 
 
 @gluon.jit
-def raised(base):
-    """base - RAISED, rounded up: to nearest, the largest weight would be 2^16 for every other base from 2^27 to 2^28.
+def offset_of(base):
+    """RAISED - base, rounded down: to nearest, the largest weight would be 2^16 for every other base from 2^27 to 2^28.
 
-    0fC1000000 is -RAISED.
+    0f41000000 is RAISED.
     """
     return gl.inline_asm_elementwise(
-        "add.rp.f32 $0, $1, 0fC1000000;", "=f,f", [base], dtype=gl.float32, is_pure=True, pack=1
+        "sub.rm.f32 $0, 0f41000000, $1;", "=f,f", [base], dtype=gl.float32, is_pure=True, pack=1
     )
 
 
