@@ -27,9 +27,8 @@ from attn_backends.conformance.storing import is_wide, stored_out
 from attn_backends.conformance.tolerance import SPEC_1_0
 from attn_backends.host.arguments import arguments
 
-UNIT = (
-    2.0**-12
-)  # spread of what e4m3 units lose of a sum's size each time they add to it; docs/kernels/fp8.md has the most
+# Spread of what e4m3 units lose of a sum's size each time they add to it; docs/kernels/fp8.md has the most.
+UNIT = 2.0**-12
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 Named = Mapping[str, torch.Tensor]
