@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -33,6 +37,30 @@ def test_nobody_shares():
         counters.taken(4),
     ]
     assert len(set.union(*map(places, given))) == sum(cells.numel() for cells in given)
+
+
+class Slow:
+    """Cells whose number is told once two threads have asked for it, or one has asked in vain for a while."""
+
+    def __init__(self, cells):
+        self.cells, self.both, self.device = cells, threading.Barrier(2), cells.device
+
+    def numel(self):
+        with contextlib.suppress(threading.BrokenBarrierError):
+            self.both.wait(0.3)
+        return self.cells.numel()
+
+    def __getitem__(self, places):
+        return self.cells[places]
+
+
+def test_streams_of_threads_that_ask_at_once_do_not_share():
+    """One thread is told how far the cells are used while another is about to use more."""
+    counters = Counters(CPU, 64)
+    counters._cells = Slow(counters._cells)
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(counters.of_stream, (1, 2), (4, 4))
+    assert not places(one) & places(other)
 
 
 def test_where_all_are_taken_a_launch_gets_zeros_of_its_own():

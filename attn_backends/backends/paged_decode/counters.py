@@ -7,6 +7,8 @@ be made because the first call of all is captured, a launch gets a tensor of its
 
 from __future__ import annotations
 
+import threading
+
 import torch
 
 CELLS = 2**22  # int32, 16 MiB per device
@@ -18,6 +20,7 @@ class Counters:
     def __init__(self, device: torch.device, cells: int = CELLS) -> None:
         self._cells = torch.zeros(cells, dtype=torch.int32, device=device)
         self._used = 0
+        self._lock = threading.Lock()
         self._of_stream: dict[int, torch.Tensor] = {}
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()  # cleared for launches on every stream
@@ -30,12 +33,13 @@ class Counters:
         return kept
 
     def taken(self, count: int) -> torch.Tensor:
-        """`count` cells that nobody else gets."""
-        first = self._used
-        if first + count > self._cells.numel():
-            return torch.zeros(count, dtype=torch.int32, device=self._cells.device)
-        self._used += count
-        return self._cells[first : first + count]
+        """`count` cells that nobody else gets, whichever threads ask at once."""
+        with self._lock:
+            first = self._used
+            if first + count <= self._cells.numel():
+                self._used += count
+                return self._cells[first : first + count]
+        return torch.zeros(count, dtype=torch.int32, device=self._cells.device)
 
 
 _COUNTERS: dict[torch.device, Counters] = {}
