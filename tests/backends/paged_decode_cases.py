@@ -335,10 +335,10 @@ def _laid_out(cache: torch.Tensor, case: Case) -> torch.Tensor:
 
 
 def _poison(case: Case, caches: tuple[torch.Tensor, ...], table: torch.Tensor) -> None:
-    """NaN in every cell that no sequence uses; the largest number where the format has no NaN."""
+    """NaN in every cell that no sequence uses, or no query sees any more; the largest number where the format has no NaN."""
     used = torch.zeros(caches[0].shape[0], case.page_size, dtype=torch.bool)
-    for row, length in enumerate(case.lengths):
-        places = torch.arange(length)
+    for row, (new, length) in enumerate(zip(case.new, case.lengths, strict=True)):
+        places = torch.arange(_first_seen(case, new, length), length)
         used[table[row, places // case.page_size].long(), places % case.page_size] = True
     for cache in caches:
         cells = cache if case.kv_layout == "NHD" else cache.transpose(1, 2)
@@ -346,6 +346,13 @@ def _poison(case: Case, caches: tuple[torch.Tensor, ...], table: torch.Tensor) -
             cells.view(torch.uint8)[~used] = 127
         else:
             cells[~used] = torch.nan
+
+
+def _first_seen(case: Case, new: int, length: int) -> int:
+    """The first key that the window of the first new token shows."""
+    left = case.settings.get("window_left", -1)
+    first = 0 if case.settings.get("causal_alignment") == "top_left" else length - new
+    return max(first - left, 0) if left >= 0 else 0
 
 
 def long_call(

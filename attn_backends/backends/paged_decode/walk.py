@@ -244,6 +244,8 @@ def attend_rows(
     odd_acc = tl.zeros([BLOCK_M, WIDTH_V if PAIRED else 1], dtype=tl.float32)
     if IN_REGISTERS:
         is_key = start + lanes < stop
+        if LEFT:
+            is_key = is_key & (start + lanes >= first)  # later tiles begin at or behind `first`
         k_rows = rows_in_cache(pages, start, lanes, k_strides[0], k_strides[1], PAGE_SIZE, BLOCK_N)
         k_ahead = load_tile(k, k_strides, k_rows, is_key, kv_head, head_dim, BLOCK_D, PADDED_D, True, "evict_first")
         v_rows = rows_in_cache(pages, start, lanes, v_strides[0], v_strides[1], PAGE_SIZE, BLOCK_N)
