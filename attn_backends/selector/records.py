@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attn_backends.quantization import AXES, descale_hint
+from attn_backends.quantization import AXES, STORED_AS, descale_hint
 from attn_backends.reason import Reason, show
 from attn_backends.selector.conversions import Called
 from attn_backends.selector.decision import Candidate, Change, Relaxation, Written
@@ -155,7 +155,8 @@ def _hinted(reason: Reason, hint: str) -> Reason:
     if reason.axis not in AXES:
         return reason
     got = f"got {show(reason.got)}"
-    message = reason.message.replace(got, f"{got} without a descale", 1) if reason.axis == "dtype" else reason.message
+    codes = reason.axis == "dtype" and reason.got in STORED_AS
+    message = reason.message.replace(got, f"{got} without a descale", 1) if codes else reason.message
     return replace(reason, message=message, hint=reason.hint or hint)
 
 

@@ -65,3 +65,12 @@ def test_a_request_that_lacks_nothing_is_not_told_of_one_that_did() -> None:
         decision = decide(Request(**SHAPE, **changes), device="h200")
         messages = [reason.message for reason in decision.candidate("flex").reasons if reason.code == "dtype"]
         assert ["without a descale" in message for message in messages] == [bool(lacking)]
+
+
+def test_a_dtype_that_holds_no_codes_lacks_no_descale() -> None:
+    """Beside a cache without scales, float64 is refused for what it is."""
+    request = Request(**SHAPE, dtype="float64", **{**KV, "k_granularity": "none"}, page_size=16)
+    decision = decide(request, device="h200")
+    messages = [reason.message for one in decision.candidates for reason in one.reasons if reason.code == "dtype"]
+    assert messages
+    assert not [message for message in messages if "without a descale" in message]
