@@ -6,6 +6,7 @@ leaves Python's lock alone most of the time, so threads help.
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -54,6 +55,11 @@ def compile_side_by_side(launches: Sequence[Launch]) -> None:
     """Have Triton compile in threads what it has not compiled yet; what fails is left to its own launch, which raises."""
     if knobs.runtime.interpret or len(launches) < 2:
         return
+    # Triton's mode is a context variable, of which there is one at a time, and an interrupt leaves it set.
+    contextvars.Context().run(_compile, launches)
+
+
+def _compile(launches: Sequence[Launch]) -> None:
     with ThreadPoolExecutor(_MOST) as pool, triton.AsyncCompileMode(pool, ignore_errors=True):
         for launch in launches:
             launch.kernel.warmup(*launch.arguments, grid=launch.grid, **launch.options)
