@@ -7,7 +7,7 @@ Beside the axes it may name sizes (`batch`, `seq_q`, `seq_k`, `total_q`, `total_
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from attn_backends.box import nearest_names, wanted
@@ -31,7 +31,7 @@ class Conditions:
     """Parsed conditions; equal if written equally."""
 
     raw: tuple[tuple[str, Any], ...]
-    tests: tuple[Test, ...]
+    tests: tuple[Test, ...] = field(repr=False)
 
     def hold(self, request: Request, device: Device) -> bool:
         """Whether every named axis and size of the request lies in its set."""

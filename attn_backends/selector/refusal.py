@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from attn_backends.errors import NoBackendError, ReferenceForbiddenError, UnfitBackendError
 
 if TYPE_CHECKING:
+    from attn_backends.reason import Reason
     from attn_backends.selector.decision import Decision
 
 REFERENCE_FORBIDDEN = "forbid_reference"
@@ -20,9 +21,9 @@ def raise_if_forced_unfit(decision: Decision) -> None:
     from attn_backends.selector.log.line import changes_phrase
 
     reasons = decision.candidate(forced.name).reasons
-    said = "backend=" if forced.source == "explicit" else "a scope"
+    said = "backend= or a pin" if forced.source == "explicit" else "a scope"
     lines = [f"backend {forced.name!r}, chosen by {said}, cannot serve this call:"]
-    lines += [f"  {reason.code}: {reason}" for reason in reasons]
+    lines += [f"  {_coded(reason)}" for reason in reasons]
     fitting = [c.name for c in decision.candidates if c.status == "outranked"]
     lines.append("backends that would fit: " + (", ".join(fitting) if fitting else "none"))
     lines += [
@@ -48,6 +49,11 @@ def raise_unless_chosen(decision: Decision) -> None:
     raise_if_reference_forbidden(decision)
     if decision.backend is None:
         raise NoBackendError("no backend can serve this call\n" + decision.explain(), decision=decision)
+
+
+def _coded(reason: Reason) -> str:
+    text = str(reason)
+    return text if text.startswith(reason.code) else f"{reason.code}: {text}"
 
 
 def _forbidden(reasons: tuple[object, ...]) -> bool:

@@ -45,7 +45,7 @@ def test_strict_makes_falling_to_the_reference_an_error(monkeypatch):
 def test_a_pinned_backend_that_does_not_fit_raises(monkeypatch):
     """A pin is explicit: nobody else steps in."""
     monkeypatch.setenv("ATTN_BACKENDS_PIN", "a")
-    with pytest.raises(UnfitBackendError, match="a"):
+    with pytest.raises(UnfitBackendError, match="'a', chosen by backend= or a pin"):
         decide(MADE, {"block": ["a"]})
     monkeypatch.setenv("ATTN_BACKENDS_PIN", "aa")
     with pytest.raises(UnknownBackendError, match="aa"):

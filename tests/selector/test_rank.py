@@ -125,3 +125,4 @@ def test_a_forced_unfit_backend_names_who_would_fit():
     with pytest.raises(Exception, match="narrow") as caught:
         decide(made, backend="narrow")
     assert all(word in str(caught.value) for word in ("head_dim", "128", "{64}", "wide", "head_dim 128 -> 64"))
+    assert "\n  head_dim: got 128" in str(caught.value)  # the code once, where it is the axis
