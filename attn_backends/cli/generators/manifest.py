@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attn_backends.cli.generators.markdown import code, page, table
+from attn_backends.cli.generators.markdown import code, page, refuse_unsaid, table
 from attn_backends.registry.manifest import manifest_keys
 
 INTRO = """\
@@ -69,8 +69,6 @@ MEANINGS = {
 def render() -> str:
     """The page."""
     keys = manifest_keys()
-    unsaid = set(keys) - set(MEANINGS)
-    if unsaid:
-        raise KeyError(f"say in generators/manifest.py what these keys mean: {sorted(unsaid)}")
+    refuse_unsaid(keys, MEANINGS, "generators/manifest.py")
     rows = ((code(name), legal, MEANINGS[name]) for name, legal in keys.items())
     return page("Manifest", INTRO, EXAMPLE, "## Keys", table(("key", "legal", "meaning"), rows), "## Boxes", VALUES)

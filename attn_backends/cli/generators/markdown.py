@@ -18,6 +18,13 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
+def refuse_unsaid(keys: Iterable[str], meanings: Iterable[str], file: str) -> None:
+    """Raise KeyError for keys that nobody has said the meaning of, in `file`."""
+    unsaid = set(keys).difference(meanings)
+    if unsaid:
+        raise KeyError(f"say in {file} what these keys mean: {sorted(unsaid)}")
+
+
 def code(text: str) -> str:
     """A word in code style; nothing for nothing."""
     return f"`{text}`" if text else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attn_backends.cli.generators.markdown import code, page, table
+from attn_backends.cli.generators.markdown import code, page, refuse_unsaid, table
 from attn_backends.registry.knobs import KNOBS, PREFIX
 from attn_backends.selector.conditions import SIZES
 from attn_backends.selector.policy import policy_keys
@@ -61,9 +61,7 @@ MEANINGS = {
 def render() -> str:
     """The page."""
     keys = policy_keys()
-    unsaid = set(keys) - set(MEANINGS)
-    if unsaid:
-        raise KeyError(f"say in generators/policy.py what these keys mean: {sorted(unsaid)}")
+    refuse_unsaid(keys, MEANINGS, "generators/policy.py")
     rows = ((code(name), legal, default, MEANINGS[name]) for name, (legal, default) in keys.items())
     sizes = ", ".join(map(code, SIZES))
     knobs = ", ".join(code(PREFIX + name) for name in KNOBS_OF_POLICIES if name in KNOBS)
