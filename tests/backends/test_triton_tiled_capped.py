@@ -44,6 +44,16 @@ def test_rows_are_right_wherever_their_scores_lie(interpreted: Any, name: str) -
     assert not {what: found for what, found in interpreted[name].items() if not found <= EXACT[what]}
 
 
+@pytest.mark.parametrize("name", table.CASES)
+def test_a_case_lies_on_one_device(name: str) -> None:
+    """Every tensor of a call goes where q goes, those inside a block mask too: a kernel reads no other device."""
+    *tensors, settings = table.drawn(table.CASES[name], torch.float32, "meta")
+    if (blocks := settings.get("block_mask")) is not None:
+        tensors.append(blocks.blocks)
+    tensors += [value for value in settings.values() if isinstance(value, torch.Tensor)]
+    assert {tensor.device.type for tensor in tensors} == {"meta"}
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", table.CASES)

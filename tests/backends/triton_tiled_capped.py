@@ -93,7 +93,7 @@ def errors(case: Capped, dtype: torch.dtype, device: str) -> dict[str, float]:
 
     poison: how many numbers of the output change where hidden keys and values are NaN.
     """
-    q, k, v, settings = _drawn(case, dtype, device)
+    q, k, v, settings = drawn(case, dtype, device)
     out, lse = _attend(tiled, q, k, v, settings)
     right, right_lse = _attend(eager, q.double(), k.double(), v.double(), settings)
     finite = torch.isfinite(right_lse)
@@ -113,7 +113,7 @@ def errors(case: Capped, dtype: torch.dtype, device: str) -> dict[str, float]:
     return found
 
 
-def _drawn(case: Capped, dtype: torch.dtype, device: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any]:
+def drawn(case: Capped, dtype: torch.dtype, device: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any]:
     """q, k, v [1, S, 1, 16] whose product is a row's level plus what its own factor makes of a number of the key."""
     generator = torch.Generator().manual_seed(3)
     queries, keys = case.shape
@@ -126,10 +126,15 @@ def _drawn(case: Capped, dtype: torch.dtype, device: str) -> tuple[torch.Tensor,
     k[0, :, 0, 1] = torch.rand(keys, generator=generator) * 2.0 - 1.0
     v = torch.randn(1, keys, 1, 16, generator=generator) * case.values
     settings = {"softmax_scale": 1.0, "softcap": case.cap, **case.settings, **case.extras()}
-    settings = {
-        name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in settings.items()
-    }
+    settings = {name: _moved(value, device) for name, value in settings.items()}
     return *(tensor.to(device=device, dtype=dtype) for tensor in (q, k, v)), settings
+
+
+def _moved(value: Any, device: str) -> Any:
+    """A field of a call on the device: tensors, and those that a block mask holds."""
+    if isinstance(value, BlockMask):
+        return BlockMask(value.blocks.to(device), value.block_size, _moved(value.mask, device))
+    return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
 def _attend(
