@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from attn_backends.box import nearest_names
 from attn_backends.errors import PolicyError
@@ -47,7 +47,7 @@ class Policy:
     float32 call may run in bfloat16 or float16, recorded. allow_quarantined: known-bad combinations too.
     forbid_reference: falling to a reference-tier backend is an error. trust: third parties that need no certificate.
     rank_hooks: plugins whose order counts. rules: conditions with any of the above, laid over in order.
-    Raises PolicyError for a value that is not legal.
+    Raises PolicyError for a value that is not legal, and for an unknown key, with the nearest legal one.
     """
 
     only: frozenset[str] | None = None
@@ -64,6 +64,11 @@ class Policy:
 
     text: str = dataclasses.field(init=False, repr=False, compare=False, default="")  # itself as JSON, for graphs
 
+    def __new__(cls, *_values: Any, **named: Any) -> Self:
+        """Refuse unknown keys, which a dataclass answers with a TypeError."""
+        _check_keys(named)
+        return object.__new__(cls)
+
     def __post_init__(self) -> None:
         for name in _FIELDS:
             object.__setattr__(self, name, _checked(name, getattr(self, name)))
@@ -74,9 +79,7 @@ class Policy:
         """Read a dict such as TOML gives. Raises PolicyError, with the nearest legal key."""
         if not isinstance(data, Mapping):
             raise PolicyError(f"policy: got {data!r}; allowed: a table of {', '.join(_FIELDS)}")
-        for name in data:
-            if name not in _FIELDS:
-                raise PolicyError(f"policy {name}: unknown key; {nearest_names(name, _FIELDS)}")
+        _check_keys(data)
         return cls(**dict(data))
 
     @classmethod
@@ -165,6 +168,12 @@ def _default_text(default: Any) -> str:
     if isinstance(default, bool):
         return str(default).lower()
     return "not set" if default is None else json.dumps(_plain(default))
+
+
+def _check_keys(keys: Iterable[Any]) -> None:
+    for name in keys:
+        if name not in _FIELDS:
+            raise PolicyError(f"policy {name}: unknown key; {nearest_names(name, _FIELDS)}")
 
 
 def _checked(name: str, value: Any) -> Any:

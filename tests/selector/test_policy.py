@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import re
 from contextlib import nullcontext
 
 import pytest
@@ -68,6 +71,21 @@ def test_an_illegal_policy_says_what_is_legal(data, words):
     with pytest.raises(PolicyError) as caught:
         Policy.from_dict(data)
     assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "words"), [("blok", "unknown key; did you mean block?"), ("text", "unknown key; known: allow_downcast")]
+)
+def test_an_unknown_key_is_a_policy_error_in_python_too(key, words):
+    """A mistyped argument names the nearest key, as a mistyped line of a file does."""
+    with pytest.raises(PolicyError, match=f"policy {key}: {re.escape(words)}"):
+        Policy(**{key: ["a"]})
+
+
+def test_a_policy_is_copied_and_pickled():
+    """Processes of a benchmark take their policy with them."""
+    policy = Policy(block={"a"}, prefer=("b",))
+    assert pickle.loads(pickle.dumps(policy)) == copy.deepcopy(policy) == policy
 
 
 def test_a_policy_table_that_is_none_is_a_policy_error(tmp_path):
