@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from attn_backends.cli.explain import assumed_line
+from attn_backends.cli.lifted import behind_the_filters
 from attn_backends.cli.options import BACKEND, json_option
 from attn_backends.cli.question import Question, QuestionCommand, question_options, question_params, read_question
 from attn_backends.cli.record_view import reason_text
@@ -51,11 +52,12 @@ def command(ctx: click.Context, /, name: str, as_json: bool, **_given: object) -
     decision = question.decide()
     candidate = decision.candidate(name)
     way = _way_out(question, decision, name)
+    behind = behind_the_filters(decision, candidate)
     if as_json:
-        print_json(_record(decision, candidate, way))
+        print_json(_record(decision, candidate, behind, way))
     else:
         screen = console()
-        for part in _parts(question, decision, candidate, way):
+        for part in _parts(question, decision, candidate, behind, way):
             screen.print(part)
     if candidate.status == "rejected":
         ctx.exit(1)
@@ -83,7 +85,7 @@ def _way_out(question: Question, decision: Decision, name: str) -> WayOut:
     return WayOut(changes=taken, after=current) if taken else WayOut()
 
 
-def _record(decision: Decision, candidate: Candidate, way: WayOut) -> dict[str, Any]:
+def _record(decision: Decision, candidate: Candidate, behind: Candidate | None, way: WayOut) -> dict[str, Any]:
     changes = [one.to_json() for one in way.changes]
     return {
         "id": decision.id,
@@ -91,6 +93,7 @@ def _record(decision: Decision, candidate: Candidate, way: WayOut) -> dict[str, 
         "device": decision.device.to_json(),
         "backend": decision.backend,
         "candidate": candidate.to_json(),
+        "behind": behind and behind.to_json()["reasons"],
         "changes": changes,
         "impossible": [one.axis for one in way.impossible],
         "after": way.after and _after_record(way.after, candidate.name),
@@ -105,13 +108,20 @@ def _after_record(after: Decision, name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _parts(question: Question, decision: Decision, candidate: Candidate, way: WayOut) -> Iterator[RenderableType]:
+def _parts(
+    question: Question, decision: Decision, candidate: Candidate, behind: Candidate | None, way: WayOut
+) -> Iterator[RenderableType]:
     yield _verdict(decision, candidate)
     yield ""
     yield facts([*_inputs(decision), *assumed_line(question), *_hints(candidate)])
     if candidate.status == "rejected":
         yield ""
         yield _reasons(candidate)
+    if behind is not None:
+        yield ""
+        yield text(("and without that, all the same", HEAD))
+        yield facts(list(_hints(behind)))
+        yield _reasons(behind)
     if way.changes:
         yield ""
         yield facts(list(_outcome_lines(candidate.name, way)))

@@ -6,6 +6,8 @@ import pytest
 
 from attn_backends import Device, Request
 from attn_backends.cli.relaxed import relax
+from attn_backends.registry.manifest import read_manifest
+from attn_backends.registry.registry import default_registry
 from attn_backends.selector.decision import Change
 
 SMALL = {
@@ -59,6 +61,54 @@ def test_verdicts(run, words, code, text):
     result = run("why-not", *words)
     assert result.exit_code == code
     assert text in " ".join(result.stdout.split())
+
+
+@pytest.fixture
+def stranger():
+    """A third party's backend for CPUs, heads of 64 without a softcap, that nobody has certified."""
+    box = {
+        "device": ["cpu"], "dtype": ["bfloat16"], "kv_format": ["dense"], "layout": "any", "phase": "any",
+        "attn_type": "any", "head_dim": [64], "head_dim_v": [64], "gqa_ratio": "any", "seq_len": "any",
+        "causal": "any", "strides": "any", "index_width": "any",
+    }  # fmt: skip
+    manifest = {
+        "schema": 1,
+        "name": "stranger",
+        "version": "1",
+        "api": ">=1.0,<2",
+        "kernel": "m:f",
+        "capability": [box],
+    }
+    registry = default_registry()
+    yield registry.register(read_manifest(manifest, label="stranger", origin="third_party")).name
+    registry.unregister("stranger")
+
+
+def test_behind_a_missing_certificate_stand_the_axes(run, run_json, stranger):
+    """A backend out for one reason has all others named: a certificate alone would not make it fit."""
+    words = ("why-not", stranger, "--device", "cpu", "--head-dim", "128", "--softcap", "50")
+    found = run_json(*words)
+    assert [one["code"] for one in found["candidate"]["reasons"]] == ["not_certified"]
+    assert {one["axis"] for one in found["behind"]} == {"head_dim", "head_dim_v", "softcap"}
+    shown = " ".join(run(*words).stdout.split())
+    assert "without a valid certificate" in shown
+    assert "and without that, all the same" in shown
+    assert "softcap true false (not declared)" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "behind"),
+    [
+        (("--head-dim", "64"), None),
+        (("--head-dim", "64", "--block", "stranger"), None),
+        (("--head-dim", "64", "--dtype", "float16", "--block", "stranger"), ["dtype"]),
+    ],
+    ids=["no certificate alone", "blocked alone", "blocked, and of another dtype"],
+)
+def test_what_fits_but_for_a_filter_has_nothing_behind_it(run_json, stranger, words, behind):
+    """Only what would be left is said."""
+    found = run_json("why-not", stranger, "--device", "cpu", *words)["behind"]
+    assert (found and [one["axis"] for one in found]) == behind
 
 
 def test_a_name_that_nobody_has_is_answered_with_the_nearest(run):

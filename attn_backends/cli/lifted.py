@@ -1,0 +1,33 @@
+"""`behind_the_filters`: what keeps a backend from a request besides the filter that spoke first. For `why-not`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from attn_backends.selector.decision import Candidate, Decision
+
+BEHIND = ("capability", "check")  # stages that a filter before them keeps from being asked
+
+
+def behind_the_filters(decision: Decision, candidate: Candidate) -> Candidate | None:
+    """How a backend stands that the policy, a package or a certificate is against, once none of them is.
+
+    None where its boxes and its check hold the request, where they spoke first, and where it cannot be asked.
+    """
+    from attn_backends.registry.environment import Environment
+    from attn_backends.registry.manifest import NUMERICS
+    from attn_backends.selector.explain import decide
+
+    if candidate.status != "rejected" or candidate.stage in BEHIND:
+        return None
+    policy, name = decision.policy, candidate.name
+    lifted = dataclasses.replace(
+        policy, only=None, block=policy.block - {name}, numerics=frozenset(NUMERICS), allow_quarantined=True,
+        forbid_reference=False, trust=policy.trust | {name},
+    )  # fmt: skip
+    own = decide(decision.request, device=decision.device, policy=lifted, environment=Environment.pretend()).candidate(
+        name
+    )
+    return own if own.status == "rejected" and own.stage in BEHIND else None
