@@ -52,7 +52,8 @@ def command(ctx: click.Context, /, list_only: bool, as_json: bool, **given: Any)
 
     \b
     attn-backends bench --suite prefill --minutes 5
-    attn-backends bench --suite decode --cells 'c8192 dense' --against main/decode.json
+    attn-backends bench --suite decode --cells 'c8192 dense' \\
+        --against main/decode.json
     """  # noqa: D301  # \b is how click is told not to fill a paragraph
     from attn_backends.cli.bench_order import Order
 

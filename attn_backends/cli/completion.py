@@ -19,9 +19,11 @@ def command(shell: str, as_json: bool) -> None:
     """Print the completion script of a shell.
 
     \b
-    bash  attn-backends completion bash > ~/.local/share/bash-completion/completions/attn-backends
+    bash  attn-backends completion bash > \\
+              ~/.local/share/bash-completion/completions/attn-backends
     zsh   attn-backends completion zsh > "${fpath[1]}/_attn-backends"
-    fish  attn-backends completion fish > ~/.config/fish/completions/attn-backends.fish
+    fish  attn-backends completion fish > \\
+              ~/.config/fish/completions/attn-backends.fish
     """  # noqa: D301  # \b is how click is told not to fill a paragraph
     script = script_of(shell)
     if as_json:

@@ -24,7 +24,8 @@ def command(ctx: click.Context, /, as_json: bool, all_reasons: bool, **_given: o
 
     \b
     attn-backends explain --device h200 --causal --softcap 50 --seq 8192
-    attn-backends explain --device rtx_4090 --phase decode --page-size 16 --kv-format scaled-fp8-e4m3
+    attn-backends explain --device rtx_4090 --phase decode \\
+        --page-size 16 --kv-format scaled-fp8-e4m3
     """  # noqa: D301  # \b is how click is told not to fill a paragraph
     question = read_question(ctx)
     record = question.decide().to_json()

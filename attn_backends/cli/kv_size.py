@@ -32,7 +32,8 @@ def command(as_json: bool, config: str, device: str | None, weights: float, **si
     one, or the name of a shipped config. Layers with a window keep as many pages as it spans.
 
     \b
-    attn-backends kv-size llama-3.1-8b --device h200 --context 32768 --weights 15 --batch 64
+    attn-backends kv-size llama-3.1-8b --device h200 --context 32768 \\
+        --weights 15 --batch 64
     """  # noqa: D301  # \b is how click is told not to fill a paragraph
     from attn_backends.device import Device
     from attn_backends.planning import layer_kinds, load_config

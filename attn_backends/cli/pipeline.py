@@ -42,7 +42,8 @@ def command(as_json: bool, svg: Path | None, **given: Any) -> None:
 
     \b
     attn-backends pipeline --head-dim 128
-    attn-backends pipeline --head-dim 64 --q-tiles 3 --stages 3 --causal --seq 4096 --heads 256
+    attn-backends pipeline --head-dim 64 --q-tiles 3 --stages 3 --causal \\
+        --seq 4096 --heads 256
     attn-backends pipeline --head-dim 128 --chip blackwell --svg pictures
     """  # noqa: D301  # \b is how click is told not to fill a paragraph
     from attn_backends.cli.piped import piped

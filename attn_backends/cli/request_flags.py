@@ -14,6 +14,7 @@ from attn_backends.request_fields import FIELDS
 
 PREFIX = "field_"  # of parameter names, so that a field never meets another option
 NOT_ASKED = ("unknown",)  # what newer versions ask for; no flag can
+LINE = 78  # columns that click writes on a terminal of 80
 NONE = object()  # an explicit `none`, which click would take for "not given"
 
 
@@ -63,15 +64,23 @@ def _option(field: Field) -> click.Option:
     name = PREFIX + field.name
     if field.check.annotation == "bool":
         return FieldOption([name, f"{flag}/--no-{flag[2:]}"], default=None, help=_help(field))
-    return FieldOption([name, flag], type=_type(field), default=None, help=_help(field))
+    return FieldOption([name, flag], type=_type(field), default=None, **_shown(field, flag))
 
 
 def _type(field: Field) -> Any:
     return click.Choice(field.check.choices) if field.check.choices else FieldValue(field)
 
 
-def _help(field: Field) -> str:
-    doc = field.doc or field.check.allowed
+def _shown(field: Field, flag: str) -> dict[str, Any]:
+    """Help and metavar: choices stand beside the flag where a line of a terminal holds them, else in the help."""
+    choices = field.check.choices or ()
+    if len(f"  {flag} [{'|'.join(choices)}]") <= LINE:
+        return {"help": _help(field)}
+    return {"help": _help(field, f": {', '.join(choices)}"), "metavar": field.name.rpartition("_")[2].upper()}
+
+
+def _help(field: Field, choices: str = "") -> str:
+    doc = (field.doc or field.check.allowed) + choices
     if field.default is MISSING or field.default in (None, False, ()):
         return doc
     return f"{doc}  [{show(field.default)}]"

@@ -32,6 +32,14 @@ def test_every_command_takes_json_and_explains_itself(run, path):
     assert COMMANDS[path].help
 
 
+@pytest.mark.parametrize("path", [(), *COMMANDS], ids=" ".join)
+def test_the_help_fits_a_terminal_of_80_columns(run, monkeypatch, path):
+    """No line is left for the terminal to break, and an example that goes on says so."""
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run(*path, "--help").stdout.splitlines()
+    assert [line for line in lines if len(line) > 80] == []
+
+
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_the_line_in_the_list_matches_the_command(path):
     """The help that needs no import is about the right command."""
