@@ -22,6 +22,7 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,10 @@ from typing import Any
 import torch
 
 from attn_backends import AttnBackendsError, Policy, attention
+from attn_backends.backends.fp8.block import BLOCK
 from attn_backends.backends.fp8.hopper.configs import Config, config_for
 from attn_backends.backends.fp8.hopper.launch import launch_forward
-from attn_backends.backends.fp8.operands import BLOCK, FORMAT, Operands, blocks_of, key_order
+from attn_backends.backends.fp8.operands import FORMAT, Operands, blocks_of, key_order
 from attn_backends.backends.fp8.quantize.launch import quantized
 from attn_backends.backends.hopper import adapter as hopper
 from attn_backends.bench.clock import CudaClock
@@ -126,7 +128,8 @@ def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> to
     scores = q @ k.T * q.shape[1] ** -0.5
     if causal:
         scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -math.inf)
-    return scores.softmax(-1) @ v
+    found: torch.Tensor = scores.softmax(-1) @ v
+    return found
 
 
 def relative(got: torch.Tensor, right: torch.Tensor) -> float:
@@ -184,8 +187,10 @@ class Cell:
         v8 = torch.empty_like(given.vt8.view(torch.int8))
         v8[..., key_order(self.seq).to(v8.device)] = given.vt8.view(torch.int8)
         pairs = ((given.q8, given.q_scale), (given.k8, given.k_scale), (v8.transpose(2, 3).view(FORMAT), given.v_scale))
-        of_operands = exact(*(meant(codes, scale) for codes, scale in pairs), self.causal)
-        return of_operands, exact(*(x[-1, :, -1].double() for x in (self.q, self.k, self.v)), self.causal)
+        q, k, v = (meant(codes, scale) for codes, scale in pairs)
+        of_operands = exact(q, k, v, self.causal)
+        q, k, v = (x[-1, :, -1].double() for x in (self.q, self.k, self.v))
+        return of_operands, exact(q, k, v, self.causal)
 
     def numbers(self) -> int:
         """Of q, k and v."""
@@ -204,7 +209,7 @@ class Cell:
     def contenders(self) -> dict[str, Callable[[], torch.Tensor | None]]:
         """By name; what attends returns its output [B, S, H, D]."""
         found: dict[str, Callable[[], torch.Tensor | None]] = {
-            name: lambda config=config: self.run(config) for name, config in self.configs.items()
+            name: partial(self.run, config) for name, config in self.configs.items()
         }
         call = Call(
             q=self.q, k=self.k, v=self.v, out=torch.empty_like(self.q), lse=self.lse, causal=self.causal,
@@ -217,21 +222,26 @@ class Cell:
 
         found["hopper, 16 bits"] = sixteen_bits
         found["shipped, a caller's scales"] = self.run_given
-        policy = Policy(numerics={"exact", "quantized"})
+        policy = Policy(numerics=frozenset({"exact", "quantized"}))
         scales = [x.float().abs().amax() / LARGEST for x in (self.q, self.k, self.v)]
         codes = [(x / scale).to(FORMAT) for x, scale in zip((self.q, self.k, self.v), scales, strict=True)]
 
         def fa3() -> torch.Tensor:
-            return attention(
+            out = attention(
                 *codes, causal=self.causal, backend="fa3_fp8", policy=policy,
                 q_descale=scales[0], k_descale=scales[1], v_descale=scales[2],
             )  # fmt: skip
+            assert isinstance(out, torch.Tensor)  # without its LSE
+            return out
 
         def both() -> torch.Tensor:
-            return attention(self.q, self.k, self.v, causal=self.causal, backend="fp8", policy=policy)
+            out = attention(self.q, self.k, self.v, causal=self.causal, backend="fp8", policy=policy)
+            assert isinstance(out, torch.Tensor)
+            return out
 
         def quantise() -> None:
-            quantized(*(x.transpose(1, 2) for x in (self.q, self.k, self.v)), softmax_scale=self.head_dim**-0.5)
+            q, k, v = (x.transpose(1, 2) for x in (self.q, self.k, self.v))
+            quantized(q, k, v, softmax_scale=self.head_dim**-0.5)
 
         found["quantised"] = quantise
         source = torch.randint(0, 99, (self.numbers(),), dtype=torch.int16, device=self.q.device)

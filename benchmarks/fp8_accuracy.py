@@ -23,9 +23,10 @@ from typing import Any
 import torch
 
 from attn_backends import AttnBackendsError, Policy, attention
+from attn_backends.backends.fp8.block import BLOCK
 from attn_backends.backends.fp8.hopper.configs import configs
 from attn_backends.backends.fp8.hopper.launch import launch_forward
-from attn_backends.backends.fp8.operands import BLOCK, FORMAT, Operands, key_order
+from attn_backends.backends.fp8.operands import FORMAT, Operands, key_order
 from attn_backends.backends.fp8.quantize.launch import dense, quantized, transposed
 from attn_backends.bench.versions import clocks, device_name, versions
 from attn_backends.registry.registry import default_registry

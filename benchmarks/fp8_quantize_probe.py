@@ -18,7 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import torch
 
-from attn_backends.backends.fp8.operands import BLOCK
+from attn_backends.backends.fp8.block import BLOCK
 from attn_backends.backends.fp8.quantize.launch import architecture, dense, quantized, transposed
 from attn_backends.backends.fp8.quantize.tiles import Tiles, tiles_for
 from attn_backends.bench.clock import CudaClock

@@ -19,7 +19,8 @@ import torch
 from attn_backends import Policy, attention
 from attn_backends.backends.fp8 import adapter
 from attn_backends.backends.fp8.attend import attend
-from attn_backends.backends.fp8.operands import BLOCK, Operands, key_order
+from attn_backends.backends.fp8.block import BLOCK
+from attn_backends.backends.fp8.operands import Operands, key_order
 from attn_backends.call import Call
 
 POLICY = Policy(numerics={"exact", "quantized"})

@@ -11,7 +11,8 @@ import triton
 from triton import knobs
 from triton.compiler import ASTSource
 
-from attn_backends.backends.fp8.operands import BLOCK, FORMAT, Operands, blocks_of
+from attn_backends.backends.fp8.block import BLOCK
+from attn_backends.backends.fp8.operands import FORMAT, Operands, blocks_of
 from attn_backends.backends.fp8.portable.configs import config_for
 from attn_backends.backends.fp8.portable.launch import launch_forward
 from attn_backends.backends.fp8.quantize.launch import quantized

@@ -16,7 +16,8 @@ from itertools import product
 import torch
 
 from attn_backends.backends.fp8.attend import attend
-from attn_backends.backends.fp8.operands import BLOCK, FORMAT, Operands
+from attn_backends.backends.fp8.block import BLOCK
+from attn_backends.backends.fp8.operands import FORMAT, Operands
 from attn_backends.backends.fp8.portable.launch import launch_forward
 from attn_backends.backends.fp8.quantize.launch import dense, quantized, transposed
 

@@ -19,9 +19,10 @@ from triton import knobs
 from triton.experimental.gluon._runtime import GluonASTSource
 from triton.runtime.driver import driver
 
+from attn_backends.backends.fp8.block import BLOCK
 from attn_backends.backends.fp8.hopper import launch
 from attn_backends.backends.fp8.hopper.configs import Config, configs
-from attn_backends.backends.fp8.operands import BLOCK, FORMAT, Operands
+from attn_backends.backends.fp8.operands import FORMAT, Operands
 from attn_backends.backends.hopper import compile_only
 from tests.backends.fp8_assembled import spills_in_loops, warnings
 

@@ -16,7 +16,8 @@ import torch
 import triton
 import triton.language as tl
 
-from attn_backends.backends.fp8.operands import BLOCK, key_order
+from attn_backends.backends.fp8.block import BLOCK
+from attn_backends.backends.fp8.operands import key_order
 from attn_backends.backends.fp8.quantize import rotation
 from attn_backends.backends.fp8.quantize.codes import LARGEST_SCORE_SCALE, LEAST_SCORE_SCALE, quantize_tile
 from attn_backends.backends.fp8.quantize.launch import Sequences, dense, quantized, transposed

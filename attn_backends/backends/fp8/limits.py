@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attn_backends.backends.fp8.block import BLOCK
 from attn_backends.reason import Reason
 
 if TYPE_CHECKING:
     from attn_backends.device import Device
     from attn_backends.request import Request
-
-BLOCK = 128
 
 
 def check(request: Request, device: Device) -> list[Reason]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
-BLOCK = 128  # tokens of one head that share a scale
+from attn_backends.backends.fp8.block import BLOCK
+
 FORMAT = torch.float8_e4m3fn
 GROUP = 16  # keys whose order is permuted among themselves
 

@@ -8,7 +8,6 @@ from functools import cache
 from importlib.resources import files
 
 ROWS = 64  # queries of one query tile: what a warpgroup multiplies at once
-BLOCK = 128  # tokens that share a scale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attn_backends.backends.fp8.hopper.configs import BLOCK, ROWS, Config, config_for
+from attn_backends.backends.fp8.block import BLOCK
+from attn_backends.backends.fp8.hopper.configs import ROWS, Config, config_for
 from attn_backends.backends.fp8.hopper.descriptors import describe
 from attn_backends.backends.fp8.hopper.kernel.forward import attention_forward
 from attn_backends.backends.hopper.launch import LOG2_E, WARPS, counter_of, multiprocessors, sweep_of

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attn_backends.backends.fp8.operands import BLOCK, FORMAT, Operands, blocks_of
+from attn_backends.backends.fp8.block import BLOCK
+from attn_backends.backends.fp8.operands import FORMAT, Operands, blocks_of
 from attn_backends.backends.fp8.quantize.kernel import quantize_operands
 from attn_backends.backends.fp8.quantize.tiles import Tiles, tiles_for
 from attn_backends.backends.fp8.quantize.transpose import transpose_codes

@@ -3,7 +3,9 @@
 import triton
 import triton.language as tl
 
-BLOCK: tl.constexpr = tl.constexpr(128)
+from attn_backends.backends.fp8 import block as tokens_of_a_scale
+
+BLOCK: tl.constexpr = tl.constexpr(tokens_of_a_scale.BLOCK)
 
 
 @triton.jit
