@@ -89,11 +89,15 @@ def _exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: Arguments) -> E
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Solution:
-    """out [B, Hq, Sq, Dv], lse [B, Hq, Sq], weights [B, Hq, Sq, Sk] before dropout, 0 where nothing is seen."""
+    """out [B, Hq, Sq, Dv], lse [B, Hq, Sq], weights [B, Hq, Sq, Sk] before dropout, 0 where nothing is seen.
+
+    log_weights: their logarithms, of those too that are 0 because no float64 is as small; -inf where nothing is seen
+    """
 
     out: torch.Tensor
     lse: torch.Tensor
     weights: torch.Tensor
+    log_weights: torch.Tensor
 
 
 def solve(p: Problem) -> Solution:
@@ -103,14 +107,15 @@ def solve(p: Problem) -> Solution:
     scores = scores - top.unsqueeze(-1)
     total = _log_sum(scores, None if p.sinks is None else p.sinks.reshape(-1, 1) - top)
     lse = torch.where(total == MINUS_INF, MINUS_INF, total + top)
-    weights = torch.exp(scores - torch.where(total == MINUS_INF, 0.0, total).unsqueeze(-1))
+    log_weights = scores - torch.where(total == MINUS_INF, 0.0, total).unsqueeze(-1)
+    weights = torch.exp(log_weights)
     weights = torch.where(p.visible, weights, 0.0)
     kept = weights if p.keep is None else torch.where(p.keep, weights / (1.0 - p.dropout_p), 0.0)
     finite = p.v.isfinite()
     out = kept @ torch.where(finite, p.v, 0.0)
     if not bool(finite.all()):
         out = out + _of_non_finite(p, kept.detach())
-    return Solution(out=out, lse=lse, weights=weights)
+    return Solution(out=out, lse=lse, weights=weights, log_weights=log_weights)
 
 
 def _scores(p: Problem) -> torch.Tensor:

@@ -129,8 +129,10 @@ def _by_scores(tensors: Tensors, given: Mapping[str, Any]) -> tuple[torch.Tensor
     |q * k|^2 on average (|q|^2 |k|^2 + 2 (q k)^2) / (width + 2), by what an e4m3 unit loses of a sum, UNIT of
     sum_c |q_ic k_jc| for each step of its 32 products, and the row's LSE by their mean under p. Together up to four
     deviations: a key gains p sd by the roundings, which is the first sd here, times its distance from the output, and what
-    the draws show but for luck; it may gain up to min(1, p e^(4 sd)), of which the tolerance's factor of three allows for
-    p (1 + 3 sd). The rest is the second.
+    the draws show but for luck; it may come up to min(1, p e^(4 sd)), of which three times the first cover p (1 + 3 sd).
+    The rest, times the same distance, is the second. It is no deviation but a most, and yet counts as a deviation like the
+    first, so that the tolerance allows two or three times it: keys of one row err together, through its query, and what is
+    added up here are their squares.
     """
     a = arguments(dict(given))
     with torch.no_grad():
@@ -143,7 +145,8 @@ def _by_scores(tensors: Tensors, given: Mapping[str, Any]) -> tuple[torch.Tensor
         lost = abs(problem.scale) * _lost(q, k)
         rounded, lost = (torch.hypot(sd, (weights * sd).sum(dim=-1, keepdim=True)) for sd in (rounded, lost))
         sd = torch.hypot(rounded, lost)
-        gained = (weights * torch.exp(4.0 * sd)).clamp(max=1.0) - weights * (1.0 + 3.0 * rounded)
+        most = torch.exp((solved.log_weights + 4.0 * sd).clamp(max=0.0))  # as logarithms: no 0 times infinity
+        gained = most - weights * (1.0 + 3.0 * rounded)
         moved = _spread_of(_finite(weights * rounded).clamp(max=1.0), v, out)
         turned = _spread_of(_finite(gained).clamp(min=0.0), v, out)
         return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from attn_backends.conformance import yardstick
 from attn_backends.conformance.backend_in_use import items_of, registered
 from attn_backends.conformance.engine import run_item
 from attn_backends.conformance.item import Item, parse_item
@@ -153,6 +154,19 @@ def test_a_unit_that_adds_with_few_bits_may_turn_a_row_of_codes(kept, turned):
     sd = of_forward("quantized", tensors, given, oracle(*tensors, **given)).expected["out"]
     assert bool((sd > 0.3).all()) is turned
     assert bool((sd < 0.1).all()) is not turned
+
+
+@pytest.mark.parametrize(("other", "turned"), [(0.875, True), (0.5, False)], ids=["near", "far apart"])
+def test_a_weight_too_small_for_any_float_may_gain_a_row(other, turned):
+    """Scores of 10 million of which a unit may lose 7,000: a key 10,000 behind may win, one 40,000 behind does not."""
+    q, k = torch.ones(1, 1, 1, 128), torch.ones(1, 2, 1, 128)
+    k[0, 1, 0, 0] = other
+    v = torch.tensor([-1.0, 1.0]).view(1, 2, 1, 1).expand(1, 2, 1, 16)
+    tensors = tuple(x.to(E4M3) for x in (q, k, v))
+    given = {**{f"{name}_descale": torch.tensor(1.0) for name in "qkv"}, "softmax_scale": 1e7 / 128}
+    _moved, found = yardstick._by_scores(tensors, given)
+    assert bool((found > 1.0).all()) is turned
+    assert bool((found == 0.0).all()) is not turned
 
 
 def test_the_same_backend_is_no_exact_one():
