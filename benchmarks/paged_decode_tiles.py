@@ -3,10 +3,13 @@
     python benchmarks/paged_decode_tiles.py [--shapes 16x4k 8x8k-mha] [--stores bf16 e4m3] [--tiles 128,4,3,0:2 64,2,3,0:3,4]
         [--merges ships last second] [--graph] [--carveout] [--limits] [--seconds 55] [--out FILE] [--dry]
 
-A variant is `keys,warps,stages,registers` of a tile and the programs per multiprocessor that keys are split for; `ships` is the
-row of configs.toml. It is compiled by processes side by side; what is not ready by half the time, or does not fit, is left out and
-named in the file. Pages of 16 tokens in random order, fresh random data, medians of interleaved rounds by `CudaClock`. Every
-variant's last token is compared with float64 before it is timed. The best rows go into configs.toml by hand.
+A variant is `keys,warps,stages,registers[,rows,maxnreg,combined]` of a tile (paged_decode_variants.py has the words, 0 is what is
+usual) and the programs per multiprocessor that keys are split for; `ships` is the row of configs.toml. It is compiled by processes
+side by side; what is not ready by half the time, or does not fit, is left out and named in the file. Pages of 16 tokens in random
+order, fresh random data, medians of interleaved rounds by `CudaClock`. Before a variant is timed, last tokens of its first and last
+sequence are compared with float64, all tokens with those of the first variant. The best rows go into configs.toml by hand.
+A cascade is timed as a whole, its variants are of the prefix; beside it stands `plain` over its best, beside a mixed batch `chunk` and
+`63x8k` over its best, where those shapes are asked for as well: graphs where there are any.
 
 merges     of the splits: as shipped; by the last split wherever its rows are few, heads of 64 too; always by a second kernel
 graph      time a graph of every variant as well
@@ -28,13 +31,12 @@ from typing import Any
 import torch
 from paged_decode_reading import limits
 from paged_decode_variants import (
-    DEFAULT_TILES,
     MERGES,
-    PROMPT_TILES,
     SHAPES,
     Tile,
     call_of,
     compile_all,
+    default_tiles,
     measured,
     variants_of,
 )
@@ -55,7 +57,7 @@ def main() -> int:
     device = torch.device("cpu") if given.dry else torch.device("cuda", torch.cuda.current_device())
     tiles: dict[Tile, tuple[int, ...]] = dict(given.tiles) if given.tiles else {}
     asked = {
-        (shape, store): variants_of(shape, tiles or (PROMPT_TILES if SHAPES[shape].mixed else DEFAULT_TILES[store]), given.merges)
+        (shape, store): variants_of(shape, tiles or default_tiles(shape, store), given.merges)
         for shape in given.shapes
         for store in given.stores
     }  # fmt: skip
@@ -81,6 +83,8 @@ def main() -> int:
         print(line_of(shape, store, rows), flush=True)
         if not given.dry:
             torch.cuda.empty_cache()
+    record["ratios"] = ratios(record["rows"])
+    print("\n".join(f"{name}: {ratio:.3f}" for name, ratio in record["ratios"].items()))
     record["seconds"] = time.perf_counter() - started
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
@@ -92,7 +96,7 @@ def main() -> int:
 
 def line_of(shape: str, store: str, rows: list[dict[str, Any]]) -> str:
     """What ships, then the fastest: microseconds, GB/s of KV, the graph's microseconds, blocks that fit a multiprocessor."""
-    best = sorted(rows, key=lambda row: (row["variant"] != "ships", float(row["ms"])))[:SHOWN]
+    best = sorted(rows, key=lambda row: (row["variant"] != "ships", taken(row)))[:SHOWN]
 
     def told(row: dict[str, Any]) -> str:
         graph = f" graph {row['graph_ms'] * 1e3:.1f}" if row.get("graph_ms") else ""
@@ -101,10 +105,30 @@ def line_of(shape: str, store: str, rows: list[dict[str, Any]]) -> str:
     return f"{shape} {store} e{max((row['error'] for row in rows), default=0):.0e}: " + " | ".join(map(told, best))
 
 
+def taken(row: dict[str, Any]) -> float:
+    """Milliseconds of a variant, of its graph where there is one."""
+    return float(row.get("graph_ms") or row["ms"])
+
+
+def ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """What a shape takes apart over what it takes together, the best variant of each."""
+    best: dict[tuple[str, str], float] = {}
+    for row in rows:
+        key = row["store"], row["shape"]
+        best[key] = min(taken(row), best.get(key, taken(row)))
+    found = {}
+    for together, apart in (("mixed", ("chunk", "63x8k")), ("cascade", ("plain",))):
+        for store in dict.fromkeys(row["store"] for row in rows):
+            if all((store, shape) in best for shape in (together, *apart)):
+                name = f"{store}, {' + '.join(apart)} over {together}"
+                found[name] = sum(best[store, shape] for shape in apart) / best[store, together]
+    return found
+
+
 def _tile(text: str) -> tuple[Tile, tuple[int, ...]]:
     tile, _, programs = text.partition(":")
-    columns, warps, stages, registers = map(int, tile.split(","))
-    return (columns, warps, stages, bool(registers)), tuple(map(int, programs.split(",")))
+    columns, warps, stages, registers, *more = map(int, tile.split(","))
+    return Tile(columns, warps, stages, bool(registers), *more), tuple(map(int, programs.split(",")))
 
 
 def _arguments() -> argparse.Namespace:
@@ -114,7 +138,11 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--stores", nargs="+", default=["bf16", "e4m3", "int8 by token"], choices=STORES)
     parser.add_argument(
-        "--tiles", nargs="+", type=_tile, default=[], help="keys,warps,stages,registers:programs[,programs]"
+        "--tiles",
+        nargs="+",
+        type=_tile,
+        default=[],
+        help="keys,warps,stages,registers[,rows,maxnreg,combined]:programs[,programs]",
     )
     parser.add_argument("--merges", nargs="+", default=["ships"], choices=MERGES)
     parser.add_argument("--graph", action="store_true")

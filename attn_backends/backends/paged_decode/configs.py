@@ -42,6 +42,7 @@ class Config:
     programs: how many are meant to run on a multiprocessor at a time
     shared: bytes of shared memory per block; an upper bound over those calls
     registers: whether the next tile of keys waits in registers, with stages = 1
+    maxnreg: registers of a thread at most, so that more programs fit; 0: as many as the compiler likes
     """
 
     arch: int
@@ -58,6 +59,7 @@ class Config:
     programs: int
     shared: int = 0
     registers: bool = False
+    maxnreg: int = 0
 
     def serves(self, arch: int, traits: Traits) -> bool:
         """Whether this row is for calls like that one, on that architecture (major * 10 + minor)."""

@@ -63,15 +63,19 @@ def launch(call: Call, operands: Operands, config: Config | None = None, *, merg
     )  # fmt: skip
     if merged:
         return
-    combine_splits[(tiles * sizes.kv_heads, -(-rows // _COMBINED_ROWS))](
+    combined = combined_rows(rows, tiles * sizes.kv_heads, multiprocessors(call.q.device), invariant=flags["INVARIANT"])
+    combine_splits[(tiles * sizes.kv_heads, -(-rows // combined))](
         partial_out, partial_lse, facts, call.out, call.lse, call.sinks, call.cu_seqlens_q, *operands.strides[3:5],
         sizes.kv_heads, sizes.group, sizes.longest_q, sizes.width_v,
-        BLOCK_M=config.rows, BLOCK_DV=width_v, ROWS=_COMBINED_ROWS, AT_A_TIME=max(1, 4 * _MERGED_AT_A_TIME // (_COMBINED_ROWS * width_v)),
-        PACKED_Q=flags["PACKED_Q"], SINKS=flags["SINKS"], STORE_LSE=flags["STORE_LSE"], EARLY=early, launch_pdl=early, num_warps=4,
+        BLOCK_M=config.rows, BLOCK_DV=width_v, ROWS=combined, AT_A_TIME=_combined_at_a_time(combined, width_v),
+        PACKED_Q=flags["PACKED_Q"], SINKS=flags["SINKS"], STORE_LSE=flags["STORE_LSE"], EARLY=early, launch_pdl=early, num_warps=_COMBINING_WARPS,
     )  # fmt: skip
 
 
-_COMBINED_ROWS = 16  # of a tile, by one program
+_COMBINING_WARPS = 4
+_MOST_COMBINED_ROWS = 16  # of a tile, by one program
+_LEAST_COMBINED_ROWS = 4  # one for every warp
+_MOST_COMBINED_AT_A_TIME = 16  # splits
 _MOST_MERGED_ROWS = 16
 _TOO_NARROW = 64  # heads
 _FEW_UNITS = 64  # query tiles times KV heads
@@ -101,6 +105,23 @@ def merging(rows: int, units: int, options: dict[str, Any]) -> tuple[int, int]:
     if options["INVARIANT"] or narrow or rows > _MOST_MERGED_ROWS or not splits:
         return 0, 0
     return rows, splits
+
+
+def combined_rows(rows: int, units: int, processors: int, *, invariant: bool) -> int:
+    """Rows of a tile that one program of the second kernel puts together: fewer for few tiles, to have a program per processor.
+
+    How many splits are added up at a time follows from it: where sums must be those of any batch it is always the same.
+    """
+    combined = _MOST_COMBINED_ROWS
+    while not invariant and combined > _LEAST_COMBINED_ROWS and units * -(-rows // combined) < processors:
+        combined //= 2
+    return combined
+
+
+def _combined_at_a_time(combined: int, width: int) -> int:
+    """Splits whose rows of float32 are in registers together."""
+    most = _COMBINING_WARPS * _MERGED_AT_A_TIME // (combined * width)
+    return max(1, min(most, _MOST_COMBINED_AT_A_TIME))
 
 
 def chosen(call: Call, sizes: Sizes) -> Config:
@@ -197,6 +218,7 @@ def _options(call: Call, operands: Operands, config: Config) -> dict[str, Any]:
         "IN_REGISTERS": config.registers and not rest,
         "num_warps": config.warps,
         "num_stages": config.stages,
+        **({"maxnreg": config.maxnreg} if config.maxnreg else {}),
     }
 
 
