@@ -9,6 +9,7 @@ Light, no torch:
     run.py        the whole run: within its minutes, resumable, saved after each bucket
     held_out.py   shapes that nobody tuned for, drawn from a seed
     picks.py      who would be picked for a request, by which grounds
+    kept.py       the calibrated times that picks were judged by, as plain values
     regret.py     what the picks cost beside the best ones, out of a results file
 
 With torch:

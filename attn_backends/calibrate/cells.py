@@ -8,7 +8,7 @@ from typing import Any
 from attn_backends.bench.cell import DENSE, Cell, Store
 from attn_backends.errors import RequestError
 from attn_backends.request import Request
-from attn_backends.selector.cost.sequences import within
+from attn_backends.selector.cost.sequences import timed_within
 from attn_backends.selector.measured.bucket import bucket_of
 
 EVERY_NUMERICS = ("exact", "quantized", "approximate")
@@ -55,7 +55,7 @@ def _check(request: Request, cell: Cell) -> None:
 
 def sizes_of(cell: Cell) -> tuple[Cell, ...]:
     """The cells that stand for a bucket with this one at its top: what is measured of it is their geometric mean."""
-    return tuple([replace(cell, sequences=one) for one in within(cell.sequences, cell.num_q_heads)])
+    return tuple([replace(cell, sequences=one) for one in timed_within(cell.sequences, cell.num_q_heads)])
 
 
 def cell_to_json(cell: Cell) -> dict[str, Any]:

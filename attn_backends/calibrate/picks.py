@@ -12,6 +12,7 @@ from attn_backends.selector.times import NO_COST_MODEL, NO_TIMES, CostModel, Mea
 
 if TYPE_CHECKING:
     from attn_backends.device import Device
+    from attn_backends.registry.environment import Environment
     from attn_backends.registry.registry import Registry
     from attn_backends.request import Request
     from attn_backends.selector.decision import Decision
@@ -20,13 +21,18 @@ MEASURED, COST_MODEL, PRIORITY = "measured", "cost model", "priority"
 GROUNDS = (MEASURED, COST_MODEL, PRIORITY)
 
 
-def decisions(request: Request, device: Device, registry: Registry, times: Measurements) -> dict[str, Decision]:
-    """The decision by each of the grounds; by `measured` as `select` decides, the others without what stands above."""
+def decisions(
+    request: Request, device: Device, registry: Registry, times: Measurements, environment: Environment | None = None
+) -> dict[str, Decision]:
+    """The decision by each of the grounds; by `measured` as `select` decides, the others without what stands above.
+
+    `environment`: what is installed where it is decided; None is this machine's.
+    """
     grounds: dict[str, tuple[Measurements, CostModel]] = {
         MEASURED: (times, ROOFLINE), COST_MODEL: (NO_TIMES, ROOFLINE), PRIORITY: (NO_TIMES, NO_COST_MODEL),
     }  # fmt: skip
     question, _ = question_of(
-        request, None, None, device, None, (), NO_KNOBS, registry.snapshot(), registry, NO_TIMES
+        request, None, None, device, environment, (), NO_KNOBS, registry.snapshot(), registry, NO_TIMES
     )  # fmt: skip
     return {
         name: resolve(question._replace(measurements=measurements, cost_model=model))

@@ -17,8 +17,11 @@ from attn_backends.bench.model_error import TIE
 from attn_backends.bench.peers import own_backends
 from attn_backends.bench.results import CAPPED, OK, Json, Results
 from attn_backends.calibrate.held_out import STEP
+from attn_backends.calibrate.kept import kept
 from attn_backends.calibrate.picks import COST_MODEL, GROUNDS, MEASURED, decisions
 from attn_backends.device import Device
+from attn_backends.registry.certificates import read_certificates
+from attn_backends.registry.environment import Environment
 from attn_backends.request import Request
 
 if TYPE_CHECKING:
@@ -94,6 +97,7 @@ class Report:
     capped: Mapping[str, Mapping[str, int]]  # backend -> why -> shapes
     own: tuple[str, ...]
     head: Json = field(default_factory=dict)
+    calibrated: Json | None = None  # the measured times that picks were made by, as `kept`
 
     def summary(self, grounds: str, group: str | None = None) -> Summary | None:
         """None where no pick was timed."""
@@ -142,14 +146,15 @@ class Report:
                 "within_2_percent": list(self.peers(TIE)), "exactly": list(self.peers(0.0)), "own": list(self.own),
             },
             "capped": {name: dict(whys) for name, whys in self.capped.items()},
-            "shapes": [one.to_json() for one in self.shapes],
+            "shapes": [one.to_json() for one in self.shapes], "calibrated": self.calibrated,
         }  # fmt: skip
 
 
 def report(results: Results, registry: Registry, times: Measurements) -> Report:
     """Judge the picks of today on the times of a file."""
     device = Device.from_json(results.head["device"])
-    made = (_shape(record, results, device, registry, times) for record in results.cells.values())
+    environment = _environment(results, device)
+    made = (_shape(record, results, device, environment, registry, times) for record in results.cells.values())
     found = [one for one in made if one is not None]
     timed = [one for one in found if one.times]
     choice = tuple(one for one in timed if len({*one.times, *one.capped}) > 1)
@@ -161,11 +166,26 @@ def report(results: Results, registry: Registry, times: Measurements) -> Report:
     head = {name: results.head[name] for name in ("device_name", "versions", "seed", "size", "commands", "method")}
     return Report(
         shapes=choice, alone=len(timed) - len(choice), unserved=len(found) - len(timed), capped=capped,
-        own=own_backends(), head=head,
+        own=own_backends(), head=head, calibrated=kept(times, device, registry),
     )  # fmt: skip
 
 
-def _shape(record: Json, results: Results, device: Device, registry: Registry, times: Measurements) -> Shape | None:
+def _environment(results: Results, device: Device) -> Environment | None:
+    """What was installed where the shapes were timed, so that a file is judged alike wherever it is read."""
+    if device.pretended:
+        return None
+    versions: Mapping[str, str] = results.head["versions"]
+    return Environment(versions=tuple(sorted(versions.items())), certificates=read_certificates())
+
+
+def _shape(
+    record: Json,
+    results: Results,
+    device: Device,
+    environment: Environment | None,
+    registry: Registry,
+    times: Measurements,
+) -> Shape | None:
     """None for the forward of a training step, which is part of its step's shape."""
     if record["id"].endswith(STEP):
         return None
@@ -174,7 +194,7 @@ def _shape(record: Json, results: Results, device: Device, registry: Registry, t
     if len(whole) < len(parts):
         return None
     request = Request.from_json(record["request"])
-    made = decisions(request, device, registry, times)
+    made = decisions(request, device, registry, times, environment)
     spared = [name for part in whole for name, one in part["results"].items() if one["status"] == CAPPED]
     fitting = {one.name for one in made[MEASURED].candidates if one.status != "rejected"}
     return Shape(

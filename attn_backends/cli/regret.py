@@ -26,7 +26,9 @@ SHAPES_FILE = "held-out.json"
 @click.option("--device", help="cuda, cuda:1 or cpu.  [the GPU where there is one]")
 @click.option("--size", type=click.Choice(SIZES), help="small draws few shapes.  [full; small on a CPU]")
 @click.option(
-    "--database", type=click.Path(dir_okay=False, path_type=Path), help="Measured times to judge.  [this machine's]"
+    "--database",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Measured times to judge; a regret.json has those that it was judged by.  [this machine's]",
 )
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the files.  [benchmarks/results/DEVICE]"
@@ -54,8 +56,9 @@ def command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
 
     device = torch_device(given["device"])
     folder = given["out"] or default_folder(device)
+    times = _times(given["database"])
     results, left = _shapes(ctx, device, folder / SHAPES_FILE, given)
-    made = report(results, default_registry(), _times(given["database"]))
+    made = report(results, default_registry(), times)
     record = {**made.to_json(), "shapes_left": left}
     (folder / "regret.json").write_text(_text(record), encoding="utf-8")
     if as_json:
@@ -100,7 +103,20 @@ def _seed(path: Path, given: dict[str, Any]) -> int:
 def _times(path: Path | None) -> Any:
     from attn_backends.selector.measured.standing import machine_times, stored_times
 
+    if path is not None and path.suffix == ".json":
+        return _kept_times(path)
     return machine_times() if path is None else stored_times(path)
+
+
+def _kept_times(path: Path) -> Any:
+    import json
+
+    from attn_backends.calibrate.kept import kept_times
+
+    try:
+        return kept_times(json.loads(path.read_text(encoding="utf-8"))["calibrated"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Failure(f"{path.name} has no calibrated times", "give the file of a calibration, or none") from error
 
 
 def _text(record: Any) -> str:

@@ -40,13 +40,22 @@ def test_the_grid_has_every_phase_and_no_bucket_twice(kind):
 
 
 def test_the_sizes_of_a_cell_are_of_its_bucket():
-    """Their geometric mean is stored for it: none lies outside, and calls of many rows are their own only one."""
+    """Their geometric mean is stored for it: none lies outside; calls of many rows are timed at two sizes, of few at three."""
     counts = set()
     for cell in grid_cells("cuda"):
         sizes = sizes_of(cell)
         assert {bucket_of(one.request()) for one in sizes} == {bucket_of(cell.request())}
-        counts.add((len(sizes) > 1, rows_of(cell) > 1 << 16))
-    assert counts == {(True, False), (False, True)}
+        counts.add((len(sizes), rows_of(cell) > 1 << 16))
+    assert counts == {(3, False), (2, True)}
+
+
+@pytest.mark.parametrize("tile", [64, 80, 128, 176, 192])
+def test_a_large_bucket_is_timed_where_no_tile_is_whole(tile):
+    """The top of a bucket is a power of two, at which kernels rank otherwise than at most lengths."""
+    large = [cell for cell in grid_cells("cuda") if rows_of(cell) > 1 << 16 and cell.phase == "prefill"]
+    lengths = {new for cell in large for size in sizes_of(cell) for _, new, _ in size.sequences}
+    assert len(lengths) >= 12
+    assert not [length for length in lengths if length % tile == 0]
 
 
 def test_a_model_implies_its_phases():

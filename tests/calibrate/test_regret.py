@@ -12,7 +12,7 @@ from attn_backends.bench.cell_run import cell_record
 from attn_backends.bench.results import CAPPED, OK, Results
 from attn_backends.calibrate.grid import grid_table
 from attn_backends.calibrate.held_out import STEP, held_out, shapes_in
-from attn_backends.calibrate.picks import MEASURED, PRIORITY
+from attn_backends.calibrate.picks import COST_MODEL, MEASURED, PRIORITY
 from attn_backends.calibrate.regret import report
 from attn_backends.cli.main import cli
 from attn_backends.selector.times import NO_TIMES, FixedTimes
@@ -115,6 +115,35 @@ def test_what_is_no_choice_is_not_counted():
     assert made.capped == {"flex": {"compiles anew for most shapes": 1}}
     assert made.shapes[0].picks[PRIORITY] not in made.shapes[0].times
     assert made.to_json()["untimed_picks"][PRIORITY] == 1
+
+
+@pytest.mark.parametrize(
+    ("versions", "picked"),
+    [
+        ({"torch": "2.11.0", "fa3-fwd": "0.0.3"}, "fa3"),
+        ({"torch": "2.11.0"}, "sdpa_cudnn"),
+        ({"torch": "2.11.0", "triton": "3.6.0"}, "hopper"),
+    ],
+    ids=["FlashAttention-3", "torch alone", "triton"],
+)
+def test_a_file_is_judged_with_what_was_installed_where_it_was_timed(versions, picked):
+    """Whatever is installed where it is read."""
+    made = results([{"fa3": 1.0, "sdpa_cudnn": 1.0, "hopper": 1.0}])
+    made.head["device"] = {name: value for name, value in H200.to_json().items() if name != "pretended"}
+    made.head["versions"] = versions
+    (shape,) = report(made, Registry(autoload=False), NO_TIMES).shapes
+    assert shape.picks[COST_MODEL] == picked
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"calibrated": null}', '{"calibrated": {"places": []}}'])
+def test_a_file_without_calibrated_times_is_none_to_judge_by(tmp_path, text):
+    """Said before anything is timed."""
+    (tmp_path / "regret.json").write_text(text)
+    found = CliRunner().invoke(
+        cli, ["regret", "--device", "cpu", "--judge-only", "--database", str(tmp_path / "regret.json")]
+    )
+    assert found.exit_code == 2
+    assert "regret.json has no calibrated times" in found.output
 
 
 @pytest.mark.slow

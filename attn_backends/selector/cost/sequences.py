@@ -18,7 +18,10 @@ Sequences = tuple[tuple[int, int, int], ...]  # (how many, seq_q, seq_k)
 # Shares of the top of a bucket that stand for the calls in it: (of the sequences, of their lengths). A bucket reaches from a
 # half, exclusive, to the whole of either. Where the waves of tiles are few, the fastest kernel changes on the way.
 SIZES = ((1.0, 0.75), (0.75, 1.0), (0.55, 0.55))
-FEW_ROWS = 1 << 16  # query rows over all heads; calls of more are alike all over their bucket
+FEW_ROWS = 1 << 16  # query rows over all heads; calls of more are alike all over their bucket to a model of waves
+# What is timed of such larger calls: the top of a bucket is a power of two, which tiles of 64 and 128 divide and most lengths
+# do not. These two leave every tile in use (64, 80, 128, 176, 192) partly filled, and have their mean in the middle.
+TIMED_SIZES = ((1.0, 0.6), (1.0, 0.85))
 
 
 def sequences_of(request: Request) -> Sequences:
@@ -37,12 +40,23 @@ def sequences_of(request: Request) -> Sequences:
 
 
 def within(sequences: Sequences, heads: int) -> tuple[Sequences, ...]:
-    """The sizes that stand for a bucket with these sequences at its top: several for few query rows, else the top."""
-    if sum([count * new for count, new, _ in sequences]) * heads > FEW_ROWS:
-        return (sequences,)
+    """The sizes that rank a bucket with these sequences at its top: several for few query rows, else the top."""
+    return _sized(sequences, SIZES) if _few(sequences, heads) else (sequences,)
+
+
+def timed_within(sequences: Sequences, heads: int) -> tuple[Sequences, ...]:
+    """The sizes whose times stand for a bucket: those of `within` for few query rows, else two lengths that nothing divides."""
+    return _sized(sequences, SIZES if _few(sequences, heads) else TIMED_SIZES)
+
+
+def _few(sequences: Sequences, heads: int) -> bool:
+    return sum([count * new for count, new, _ in sequences]) * heads <= FEW_ROWS
+
+
+def _sized(sequences: Sequences, sizes: tuple[tuple[float, float], ...]) -> tuple[Sequences, ...]:
     sized = {
         tuple([(ceil(count * many), ceil(new * long), ceil(keys * long)) for count, new, keys in sequences]): None
-        for many, long in SIZES
+        for many, long in sizes
     }
     return tuple(sized)
 
