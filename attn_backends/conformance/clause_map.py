@@ -11,6 +11,7 @@ from attn_backends.conformance.case import Case
 from attn_backends.conformance.case_request import needs_backward
 
 Has = Callable[[Case], bool]
+FEW = 2048  # keys of a weight 2^-11 of the largest that together weigh no more than it
 
 
 def _hides(case: Case) -> bool:
@@ -30,6 +31,7 @@ def _quantised(case: Case) -> bool:
 _FEATURES: tuple[tuple[str, Has], ...] = (
     ("SCORE-1", lambda _case: True),
     ("SCORE-2", lambda c: c.values == "large"),
+    ("SCORE-3", lambda c: c.seq_k > FEW),
     ("SCALE-1", lambda c: c.scale is None),
     ("SCALE-2", lambda c: c.scale is not None),
     ("SOFTCAP-1", lambda c: c.softcap is not None),

@@ -49,6 +49,7 @@ RED = [
     ("long_splits_by_the_batch", "batch_invariant/fwd-fp32-b1h2x1-s1x2100-d16-batchinv-randn-s0"),
     ("the_last_two_adds_race", "deterministic/bwd-fp32-b2h4x2-s129x65-d40-det-randn-s0"),
     ("only_nan_is_cleared", "unseen/fwd-fp32-b2h4x2-s17x33-d40-bool4d-randn-s1"),
+    ("small_weights_flushed", "tail/fwd-bf16-b1h2x1-s5x4097-d64-randn-s0"),
     ("padding_times_zero", "oracle/fwd-fp32-b2h4x2-s17x33-d40-row_padded-randn-s0"),
 ]  # fmt: skip
 

@@ -84,7 +84,9 @@ def test_the_nasty_set_is_there(planned):
 
 def test_added_items_run_where_they_are_declared(planned):
     """Those that no generated case stands for; a box without windows gets none with one."""
-    items = [item for item in added_items() if item.case.block_mask is None]  # which no plan here declares
+    items = [  # no plan here declares block masks or heads as wide
+        item for item in added_items() if item.case.block_mask is None and item.case.head_dim <= 128
+    ]
     assert {item.id for item in items} <= {item.id for item in planned.items}
     narrow = {item.id for item in plan(_manifest(window=None), "quick", CPU).items}
     dense = [item.case for item in items if item.case.page_size is None]

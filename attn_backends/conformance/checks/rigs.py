@@ -4,9 +4,12 @@ visible   q = 0, v_j = one-hot of j mod Dv     out * n = how many seen keys fall
 lowest    the same under a float mask: the lowest finite number on every other row, 0 elsewhere, -inf as drawn
 onehot    scores 0 but for one key             out = that key's v, to the last bit (as near as a quantiser leaves it)
 ones      v = 1                                out = 1 in rows that see something, 0 elsewhere
+tail      v = 1, one key's weight 2^11 times that of each of many others    the same
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 
@@ -15,12 +18,13 @@ from attn_backends.conformance.case_request import needs_backward
 from attn_backends.conformance.checks.calling import Answer, attend
 from attn_backends.conformance.checks.check import Check, Context, Finding
 from attn_backends.conformance.checks.seen import logical_lse, logical_out, rows_of, seen_keys
-from attn_backends.conformance.clause_map import shown_by
+from attn_backends.conformance.clause_map import FEW, shown_by
 from attn_backends.conformance.drawing import Logical, draw
 from attn_backends.conformance.inputs import bias_dtype, store, stored
 from attn_backends.conformance.yardstick import coarseness
 
 GAP = 200.0  # in score: exp(-200) is nothing beside 1
+TAIL = 11.0 * math.log(2.0)  # in score: e4m3 and e5m2 hold no 2^-11 of the largest weight unless that is made larger
 
 
 def _plain(case: Case) -> bool:
@@ -132,6 +136,11 @@ def _kv_dtype(case: Case) -> torch.dtype:
     return found
 
 
+def _has_a_tail(case: Case) -> bool:
+    """Many keys, and scores that may differ as much: neither scaled to nothing nor capped."""
+    return _plain(case) and case.k_format == "dense" and case.seq_k > FEW and case.scale != 0.0 and case.softcap is None
+
+
 def _targets(case: Case) -> torch.Tensor:
     """A key for every row, other ones for other heads and sequences."""
     sequence, row, head = torch.meshgrid(
@@ -142,8 +151,20 @@ def _targets(case: Case) -> torch.Tensor:
 
 def ones(context: Context, case: Case) -> Finding:
     """Weights sum to 1, whatever the scores."""
+    return _sums_to_one(context, draw(case))
+
+
+def tail(context: Context, case: Case) -> Finding:
+    """Weights sum to 1 where most of the sum are weights of which none would be missed: the first key has the largest."""
     drawn = draw(case)
-    logical = drawn.replace(v=torch.ones_like(drawn.v))
+    scale = case.head_dim**-0.5 if case.scale is None else case.scale
+    q, k = torch.zeros_like(drawn.q), torch.zeros_like(drawn.k)
+    q[..., 0], k[:, 0, :, 0] = TAIL / scale, 1.0
+    return _sums_to_one(context, drawn.replace(q=q, k=k))
+
+
+def _sums_to_one(context: Context, logical: Logical) -> Finding:
+    case, logical = logical.case, logical.replace(v=torch.ones_like(logical.v))
     answer = attend(context, store(logical, context.device))
     some = seen_keys(logical).any(dim=-1).transpose(1, 2).unsqueeze(-1)
     got = logical_out(answer.out, logical).to(torch.float64)
@@ -185,4 +206,5 @@ CHECKS = (
         name="ones", kind="exact", applies=lambda case: _plain(case) and case.seq_q > 0, run=ones,
         clauses=("SCORE-1", "SCORE-2", "MASK-3"), narrowed=shown_by("SCORE-1", "SCORE-2", "MASK-3"),
     ),
+    Check(name="tail", kind="exact", applies=_has_a_tail, run=tail, clauses=("SCORE-3",), narrowed=shown_by("SCORE-3")),
 )  # fmt: skip

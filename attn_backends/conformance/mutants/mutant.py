@@ -24,6 +24,7 @@ class Mutant:
 
     clause: the one that it breaks; seam: what it replaces; needs: axes that a call must use for the bug to show
     changes: what its boxes declare otherwise than the victim's; note: one sentence
+    beside: other choices that are right, without which the bug does not show; numerics: what the mutant declares
     proof: why no call can tell it from the victim, for one that is provably equivalent; else empty
     hardware: what its clause needs that not every machine has ("cuda"), or None
     """
@@ -34,6 +35,8 @@ class Mutant:
     function: Seam
     needs: tuple[str, ...] = ()
     changes: dict[str, Any] = field(default_factory=dict)
+    beside: dict[str, Seam] = field(default_factory=dict)
+    numerics: str = "exact"
     note: str = ""
     proof: str = ""
     hardware: str | None = None
@@ -50,23 +53,35 @@ class Mutant:
 
     def victim(self) -> Victim:
         """The host with this bug."""
-        return Victim(dataclasses.replace(Seams(), **{self.seam: self.function}))
+        return Victim(dataclasses.replace(Seams(), **{**self.beside, self.seam: self.function}))
 
     def manifest(self) -> dict[str, Any]:
         """What it declares."""
         found = declared(self.backend)
-        return {**found, "capability": [{**box, **self.changes} for box in found["capability"]]}
+        return {
+            **found,
+            "numerics": self.numerics,
+            "capability": [{**box, **self.changes} for box in found["capability"]],
+        }
 
 
 def plant(
-    clause: str, seam: str, *, needs: tuple[str, ...] = (), proof: str = "", hardware: str | None = None, **changes: Any
+    clause: str,
+    seam: str,
+    *,
+    needs: tuple[str, ...] = (),
+    proof: str = "",
+    hardware: str | None = None,
+    beside: dict[str, Seam] | None = None,
+    numerics: str = "exact",
+    **changes: Any,
 ) -> Callable[[Seam], Mutant]:
     """A mutant of the decorated function."""
 
     def made(function: Seam) -> Mutant:
         return Mutant(
             name=function.__name__, clause=clause, seam=seam, function=function, needs=needs, changes=changes,
-            note=(function.__doc__ or "").strip(), proof=proof, hardware=hardware,
+            note=(function.__doc__ or "").strip(), proof=proof, hardware=hardware, beside=beside or {}, numerics=numerics,
         )  # fmt: skip
 
     return made

@@ -141,6 +141,20 @@ def empty_split_weighs_one(a: State, b: State) -> State:
     return summing.merged(first, second)
 
 
+def _in_one(call: Call, seq_k: int) -> list[tuple[int, int]]:
+    """No splits, whose weights would each be of their own largest."""
+    return [(0, seq_k)]
+
+
+@plant(
+    "SCORE-3", "weighted", beside={"splits": _in_one}, numerics="quantized",
+    backward=[False], grad_bias=[False], grad_sinks=[False],
+)  # fmt: skip
+def small_weights_flushed(weights: torch.Tensor, seen: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Weights go into e4m3 as they are, the largest as 1 and not as 2^8: those below 2^-10 of it become 0."""
+    return summing.weighted(weights.to(torch.float8_e4m3fn).to(weights.dtype), seen, values)
+
+
 @plant("POISON-1", "weighted")
 def zero_times_nan(weights: torch.Tensor, seen: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """P.V over all keys: weight 0 times NaN is NaN."""
