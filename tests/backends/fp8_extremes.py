@@ -144,7 +144,37 @@ def of_scales_of_any_size(device: str) -> dict[str, float]:
     return found
 
 
+ZEROS = {  # descales of q and of k, softmax scales: their product is 0, however large two of the three are
+    "q": (0.0, 1.0, 3e38), "k": (1.0, 0.0, 3e38), "q, turned": (0.0, 1.0, -3e38), "k of a large q": (1e10, 0.0, 2e38),
+    "k of the largest q": (-3e38, 0.0, 3e38), "q, beyond float32": (0.0, 1.0, 1e300), "both": (0.0, 0.0, 3e38),
+}  # fmt: skip
+
+
+def of_zeros_beside_large_numbers(device: str) -> dict[str, float]:
+    """A descale of 0 makes all keys weigh the same, whatever stands beside it: the mean of v, and the count of keys."""
+    found = {}
+    q8, k8, v8 = (
+        (30 * torch.randn(1, 1, 200, 64, generator=torch.Generator().manual_seed(one))).to(FORMAT).to(device)
+        for one in (3, 4, 5)
+    )
+    for name, (q_scale, k_scale, scale) in ZEROS.items():
+        sizes = (torch.full((1, 1, 2), size, device=device) for size in (q_scale, k_scale, 0.01))
+        operands = Operands(
+            q8=q8, k8=k8, vt8=transposed(v8, dense(q8, k8)), **dict(zip(("q_scale", "k_scale", "v_scale"), sizes, strict=True)),
+            longest_q=200, longest_k=200,
+        )  # fmt: skip
+        out = torch.full(q8.shape, math.nan, device=device, dtype=torch.float32)  # which the pipeline does not write
+        lse = torch.full(q8.shape[:3], math.nan, device=device)
+        attend(operands, out, lse, scale, (-1, -1))
+        want = v8.float().mean(2, keepdim=True) * 0.01
+        error = max(float((out - want).abs().max()) / 0.01, float((lse - math.log(200)).abs().max()) / 0.01)
+        if not error < 1.0:
+            found[name] = error
+    return found
+
+
 CHECKS = {
+    "zeros beside large numbers": of_zeros_beside_large_numbers,
     "odd descales": of_odd_descales,
     "a NaN scale": of_a_nan_scale,
     "the largest numbers": of_the_largest_numbers,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from attn_backends import Device, Policy, Request, RequestError, attention, select  # noqa: E402
-from attn_backends.backends.fp8.attend import with_positive_scale  # noqa: E402
+from attn_backends.backends.fp8.attend import with_finite_scale, with_positive_scale  # noqa: E402
 from attn_backends.backends.fp8.given import per_block  # noqa: E402
 from attn_backends.backends.fp8.operands import Operands  # noqa: E402
 from tests.backends import fp8_cases, fp8_extremes, fp8_quantize_cases  # noqa: E402
@@ -183,6 +184,20 @@ def test_descales_become_views_by_block():
     blocks = torch.arange(6.0).reshape(1, 2, 3)
     assert per_block(blocks, "block", (1, 2, 3)).data_ptr() == blocks.data_ptr()
     assert per_block(blocks, "block", (1, 4, 3))[0, :, 1].tolist() == [1.0, 1.0, 4.0, 4.0]
+
+
+@pytest.mark.parametrize("scale", [0.5, -1e30, 3e38, -3e38, 1e60])
+def test_a_finite_scale_gives_the_same_scores(scale):
+    """What float32 does not hold times log2(e) is the descale's, of which a 0 stays 0 and a NaN one."""
+    codes, ones = torch.ones(1, 1, 1, 4).to(torch.float8_e4m3fn), torch.ones(1, 1, 1)
+    descales = torch.tensor([0.0, 1e-30, -(2.0**-100), math.nan]).reshape(1, 1, 4)
+    operands = Operands(
+        q8=codes, k8=codes, vt8=codes, q_scale=descales, k_scale=ones, v_scale=ones, longest_q=512, longest_k=1
+    )
+    moved, finite = with_finite_scale(operands, scale)
+    assert abs(finite) * 1.4427 < torch.finfo(torch.float32).max
+    assert torch.allclose(moved.q_scale.double() * finite, descales.double() * scale, rtol=1e-6, equal_nan=True)
+    assert moved.q_scale[0, 0, 0] == 0.0
 
 
 @pytest.mark.parametrize("scale", [0.5, -0.5, 0.0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import torch
 
@@ -12,6 +13,7 @@ from attn_backends.backends.fp8.quantize.launch import architecture
 
 HOPPER = 90
 _LEAST = 1.2e-38  # of the scales that float32 holds and the GPU does not take for 0
+_MOST = 2.0**126  # of the softmax scale in the kernels
 _SIGN = 0x80  # of a code
 
 
@@ -19,6 +21,7 @@ def attend(
     operands: Operands, out: torch.Tensor, lse: torch.Tensor | None, scale: float, band: tuple[int, int]
 ) -> None:
     """Write `out` and, where given, `lse`; shapes and `band` as in `portable.launch`."""
+    operands, scale = with_finite_scale(operands, scale)
     if pipelined(operands, out, band):
         _attend_on_hopper(operands, out, lse, scale, band[1] == 0)
     else:
@@ -64,6 +67,19 @@ def with_positive_scale(operands: Operands, scale: float) -> tuple[Operands, flo
     codes = operands.q8.view(torch.uint8)
     flipped = codes ^ _SIGN if scale <= -_LEAST else torch.zeros_like(codes)
     return dataclasses.replace(operands, q8=flipped.view(operands.q8.dtype)), positive(scale)
+
+
+def with_finite_scale(operands: Operands, scale: float) -> tuple[Operands, float]:
+    """The same scores from a scale that stays one of float32's when it is multiplied by log2(e); a caller's 0 stays 0.
+
+    What it is larger by goes into q's descales, which end with float32. The pass's own scales are none of 0.
+    """
+    if abs(scale) <= _MOST or operands.softmax_scale is not None:
+        return operands, scale
+    power = 2.0 ** min(math.ceil(math.log2(abs(scale) / _MOST)), 126)
+    largest = torch.finfo(torch.float32).max
+    moved = (operands.q_scale * power).clamp(-largest, largest)  # a NaN stays one
+    return dataclasses.replace(operands, q_scale=moved), max(-_MOST, min(scale / power, _MOST))
 
 
 def positive(scale: float) -> float:

@@ -28,6 +28,7 @@ LN_2: tl.constexpr = tl.constexpr(0.6931471805599453)
 MINUS_INF: tl.constexpr = tl.constexpr(float("-inf"))
 LIFT: tl.constexpr = tl.constexpr(8.0)  # log2 of what the largest weight becomes
 LARGEST_FACTOR: tl.constexpr = tl.constexpr(2.0**100)  # of a product of codes: scores stay finite
+FINITE: tl.constexpr = tl.constexpr(2.0**127)
 # A score less the largest is off by what that one was rounded by, in a product that is not rounded itself. Beyond this both
 # are made smaller, to this: the largest takes the whole row with either.
 REACH: tl.constexpr = tl.constexpr(2.0**18)
@@ -93,6 +94,7 @@ def attention_forward(
     q_tile = load_tokens(q_base, q_strides, start_q, seq_q, BLOCK_M, D, WIDE, True)
     q_scales = q_scale + batch * q_scale_strides[0] + head * q_scale_strides[1]
     q_factor = tl.load(q_scales + start_q // BLOCK * q_scale_strides[2]) * (scale * LOG2_E)
+    q_factor = tl.where(q_factor > FINITE, FINITE, tl.where(q_factor < -FINITE, -FINITE, q_factor))  # times a k scale of 0
 
     begin, whole, cut, end = key_stretches(start_q, seq_q, seq_k, offset, left, right, BLOCK_M, BLOCK_N, LEFT, RIGHT)
     top = tl.full([BLOCK_M], MINUS_INF, dtype=tl.float32)
