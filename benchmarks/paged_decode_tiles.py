@@ -1,7 +1,7 @@
 """Which tiles of paged_decode are fastest, and which way to merge: variants on decodes and a mixed batch, on one GPU.
 
     python benchmarks/paged_decode_tiles.py [--shapes 16x4k 8x8k-mha] [--stores bf16 e4m3] [--tiles 128,4,3,0:2 64,2,3,0:3,4]
-        [--merges ships last second] [--graph] [--carveout] [--limits] [--seconds 55] [--out FILE] [--dry]
+        [--merges ships second] [--graph] [--carveout] [--limits] [--seconds 55] [--out FILE] [--dry]
 
 A variant is `keys,warps,stages,registers[,rows,maxnreg,combined]` of a tile (paged_decode_variants.py has the words, 0 is what is
 usual) and the programs per multiprocessor that keys are split for; `ships` is the row of configs.toml. It is compiled by processes
@@ -11,7 +11,7 @@ sequence are compared with float64, all tokens with those of the first variant. 
 A cascade is timed as a whole, its variants are of the prefix; beside it stands `plain` over its best, beside a mixed batch `chunk` and
 `63x8k` over its best, where those shapes are asked for as well: graphs where there are any.
 
-merges     of the splits: as shipped; by the last split wherever its rows are few, heads of 64 too; always by a second kernel
+merges     of the splits: as shipped, by the last split wherever its rows are few; always by a second kernel
 graph      time a graph of every variant as well
 carveout   ask for all shared memory that a multiprocessor has, which Triton does for blocks of more than 48 KiB alone
 limits     time a kernel that reads alone, and `copy_` of half as much, at the sizes of small caches: with lines of the L2 cache changed, as

@@ -27,7 +27,7 @@ from attn_backends.call import Call
 from attn_backends.host import fused_merge
 from attn_backends.merge import merge_states
 
-MERGES = ("ships", "last", "second")
+MERGES = ("ships", "second")
 PROCESSES = 14
 HOST_MS = 0.5  # of a launch, about
 WRONG = 0.02  # relative error
@@ -288,8 +288,6 @@ def _room(cache: Cache, pages: int) -> Cache:
 def launch(asked: Asked, shape: str, variant: Variant) -> torch.Tensor:
     """The result of a variant; of a cascade the prefix by it, the rest as shipped."""
     with ExitStack() as patched:
-        if variant.merge == "last":
-            patched.enter_context(mock.patch.object(launching, "_TOO_NARROW", 0))
         if variant.tile is not None and variant.tile.combined:
             patched.enter_context(mock.patch.object(launching, "combined_rows", return_value=variant.tile.combined))
         launching.launch(asked.call, asked.operands, variant.config(SHAPES[shape]), merge=variant.merge != "second")

@@ -47,7 +47,9 @@ CALLS: dict[str, dict[str, Any]] = {
     "decode, heads of 64": {"width": 64},
     "decode of few": {"batch": 4},
     "decode of few, everything": {"batch": 4, "everything": True},
+    "decode of one, heads of 64": {"batch": 1, "width": 64},
     "decode of few, heads of 64": {"batch": 4, "width": 64},
+    "decode of many, heads of 64": {"batch": 64, "width": 64},
     "decode of many": {"batch": 64},
     "decode of many, everything": {"batch": 64, "everything": True},
     "fp8": {"form": "scaled-fp8-e4m3"},
@@ -181,13 +183,15 @@ def compiled(call: Call) -> Iterator[dict[str, Any]]:
     for kernel, given in taken:
         source = ASTSource(kernel, given["signature"], given["constants"], given["configs"][0])
         options = {name: given[name] for name in ("num_warps", "num_stages")}
+        if config.maxnreg and kernel.__name__ == "attend_split":
+            options["maxnreg"] = config.maxnreg
         binary = triton.compile(source, target=target, options=options)
         registers, stack = _resources(binary.asm["cubin"])
         yield {
             "kernel": kernel.__name__, "row": configs().index(config), "registers": registers, "stack": stack, "shared": binary.metadata.shared,
             "allowed": config.shared, "conversions": len(re.findall(r"F2FP\.F16\.E4M3", binary.asm["sass"])),
             "byte_loads": len(re.findall(r"LDS\.[US]8", binary.asm["sass"])),
-            "async_copies": binary.asm["sass"].count("LDGSTS"),
+            "in_registers": config.registers, "async_copies": binary.asm["sass"].count("LDGSTS"),
             "waited_for": len(re.findall(r"%[kv]_(?:tile|rest)\w* = tt\.load", binary.asm["ttgir"])),
         }  # fmt: skip
 

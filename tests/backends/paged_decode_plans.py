@@ -1,6 +1,6 @@
 """What paged_decode plans for decodes on an H200, worked out by the kernels' own code under the interpreter.
 
-    TRITON_INTERPRET=1 python -m tests.backends.paged_decode_plans     prints JSON: name -> plan
+    TRITON_INTERPRET=1 python -m tests.backends.paged_decode_plans     prints JSON: {plans: name -> plan, turns: name -> items}
 
 A plan is judged with every length known: `items` are counted, not estimated, and `best_time` is the least of the same model over
 all numbers of splits that there is room for.
@@ -21,7 +21,7 @@ import triton.language as tl
 
 from attn_backends.backends.paged_decode.configs import Config, Traits, config_for
 from attn_backends.backends.paged_decode.launch import most_waves
-from attn_backends.backends.paged_decode.schedule import MOST_SPLITS, STARTUP, find_item
+from attn_backends.backends.paged_decode.schedule import MOST_SPLITS, STARTUP, find_item, turn_of
 
 MULTIPROCESSORS = 132
 BATCH_BLOCK = 16
@@ -80,6 +80,22 @@ def per_split_of(
     tl.store(found, per_split)
 
 
+@triton.jit
+def turn_at(found, many, few, kv_heads, slots):
+    """Where a program's place in the grid leads."""
+    place = tl.program_id(0)
+    is_few, number = turn_of(place, many, few, kv_heads, slots)
+    tl.store(found + 2 * place, is_few.to(tl.int32))
+    tl.store(found + 2 * place + 1, number)
+
+
+def turns_of(many: int, few: int, kv_heads: int, slots: int) -> list[tuple[int, int]]:
+    """(whether it is a decode's, its number among its kind) of the item at every place, and at one behind them all."""
+    found = torch.zeros(many + few + 1, 2, dtype=torch.int32)
+    turn_at[(len(found),)](found, many, few, kv_heads, slots)
+    return [(kind, number) for kind, number in found.tolist()]
+
+
 def plan_of(decode: Decode) -> dict[str, Any]:
     """Tiles, splits of the longest sequence, programs with an item, and how good that is."""
     config = _config(decode)
@@ -119,5 +135,19 @@ def _config(decode: Decode) -> Config:
     return config
 
 
+TURNS = {  # items of prompts and of decodes per KV head, KV heads, slots
+    "a chunk of a prompt and 63 decodes": (128, 63, 8, 264),
+    "prompts alone": (40, 0, 8, 264),
+    "decodes alone": (0, 40, 8, 264),
+    "one of each": (1, 1, 1, 264),
+    "more decodes than prompts": (3, 500, 2, 132),
+    "many KV heads": (200, 100, 64, 264),
+}
+
+
 if __name__ == "__main__":
-    json.dump({name: plan_of(decode) for name, decode in DECODES.items()}, sys.stdout)
+    answer = {
+        "plans": {name: plan_of(decode) for name, decode in DECODES.items()},
+        "turns": {name: turns_of(*turn) for name, turn in TURNS.items()},
+    }
+    json.dump(answer, sys.stdout)

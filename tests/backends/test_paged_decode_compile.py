@@ -20,7 +20,7 @@ from tests.backends.paged_decode_compiling import PAIRED
 
 pytestmark = pytest.mark.slow
 
-MOST_SPILLED = 256  # bytes of stack per thread: new tokens over 8 bits by token, under every feature at once
+MOST_SPILLED = 512  # bytes of stack per thread: new tokens over 8 bits by token, under every feature at once
 
 
 @pytest.fixture(
@@ -44,8 +44,11 @@ def test_tiles_fit_as_their_rows_say(kernels: dict[str, dict[str, Any]]) -> None
 
 
 def test_16_bit_and_8_bit_tiles_are_fetched_ahead(kernels: dict[str, dict[str, Any]]) -> None:
-    """The loads of K and of V of every 16-bit product are asynchronous: triton 3.7 left those of V where they were once."""
-    pipelined = {name: line for name, line in kernels.items() if "float32" not in name}
+    """The loads of K and of V of every 16-bit product are asynchronous: triton 3.7 left those of V where they were once.
+
+    Or a tile waits in registers, and nothing is asynchronous.
+    """
+    pipelined = {name: line for name, line in kernels.items() if "float32" not in name and not line["in_registers"]}
     assert all(line["async_copies"] > 0 for line in pipelined.values())
     assert not {name for name, line in pipelined.items() if line["waited_for"]}
 

@@ -63,6 +63,20 @@ def test_rows_are_right_on_a_gpu(name: str) -> None:
     assert not {what: error for what, error in found.items() if not error <= ROUNDED[what]}
 
 
+@pytest.mark.parametrize("name", table.CAPS)
+def test_nan_at_a_key_that_rows_see_is_nan_in_their_results(interpreted: Any, name: str) -> None:
+    """And not a row of zeros: what went wrong before must be seen."""
+    assert interpreted["nan"][name] == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", table.CAPS)
+def test_nan_is_nan_on_a_gpu(name: str) -> None:
+    """Where some weights are cubics, whichever of eight neighbours the key is."""
+    assert table.numbers_in_spite_of_nan(table.CAPS[name], torch.bfloat16, "cuda") == 0
+
+
 BOUNDED = {  # what is asked: (the fields of a call, its dtype) -> whether the cap alone bounds its weights well enough
     "softcap": ({"softcap": 30.0}, torch.bfloat16, True),
     "the largest cap": ({"softcap": 50.0}, torch.bfloat16, True),

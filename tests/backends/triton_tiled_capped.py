@@ -1,6 +1,6 @@
 """Rows whose capped scores lie anywhere between -cap and +cap, where triton_tiled knows no row's maximum.
 
-    TRITON_INTERPRET=1 python -m tests.backends.triton_tiled_capped      prints JSON: case -> errors (float32, CPU)
+    TRITON_INTERPRET=1 python -m tests.backends.triton_tiled_capped      prints JSON: case -> errors, and what NaN does (float32, CPU)
 
 Each call has rows of every level of `LEVELS`, beside rows that see the highest and the lowest score at once. Errors are
 by row: of the output relative to that row's own largest number, so that no row hides behind another.
@@ -24,6 +24,7 @@ from attn_backends.call import Call
 FAR = 3e38  # twice it is infinite in float32: scores of exactly -cap and +cap
 LEVELS = (-FAR, -1e6, -4.0, -2.5, -1.0, 0.0, 1.0, 2.5, 4.0, 1e6, FAR)  # scores before the cap, in caps
 LEAST = 1e-30  # of V: below it a row, beside a sink, counts as 0
+CAPS: dict[str, float | None] = {"cap of 50": 50.0, "cap of 1": 1.0, "no cap": None}
 SPREAD = 0.4  # of a row's scores around its level, in caps
 
 
@@ -147,9 +148,24 @@ def _attend(
     return call.out, lse
 
 
+def numbers_in_spite_of_nan(cap: float | None, dtype: torch.dtype, device: str) -> int:
+    """How many numbers of out and LSE are none where a key that every row sees is NaN, over eight neighbouring keys."""
+    draw = torch.Generator().manual_seed(4)
+    q, k, v = (torch.randn(1, count, 1, 16, generator=draw).to(device=device, dtype=dtype) for count in (36, 256, 256))
+    numbers = 0
+    for key in range(64, 72):
+        poisoned = k.clone()
+        poisoned[:, key] = float("nan")
+        out, lse = _attend(tiled, q, poisoned, v, {"softmax_scale": 1.0, "softcap": cap})
+        numbers += int((~torch.isnan(out)).sum()) + int((~torch.isnan(lse)).sum())
+    return numbers
+
+
 def main() -> None:
     """Print every case's errors on this machine's CPU."""
-    json.dump({name: errors(case, torch.float32, "cpu") for name, case in CASES.items()}, sys.stdout)
+    found: dict[str, Any] = {name: errors(case, torch.float32, "cpu") for name, case in CASES.items()}
+    found["nan"] = {name: numbers_in_spite_of_nan(cap, torch.float32, "cpu") for name, cap in CAPS.items()}
+    json.dump(found, sys.stdout)
 
 
 if __name__ == "__main__":

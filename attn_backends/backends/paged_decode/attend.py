@@ -11,11 +11,8 @@ import triton
 import triton.language as tl
 
 from attn_backends.backends.paged_decode.result import forget_tiles, store_facts
-from attn_backends.backends.paged_decode.schedule import find_item, lengths_of, splits_of, steps_of
+from attn_backends.backends.paged_decode.schedule import FEW, find_item, lengths_of, splits_of, steps_of
 from attn_backends.backends.paged_decode.walk import attend_rows
-
-FEW: tl.constexpr = tl.constexpr(16)  # rows of the least tile of a product
-
 
 # Numbers that change from call to call: one compiled kernel serves all of them.
 _UNSPECIALIZED = (

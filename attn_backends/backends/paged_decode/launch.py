@@ -13,7 +13,7 @@ from attn_backends.backends.paged_decode.combine import combine_splits
 from attn_backends.backends.paged_decode.configs import Config, Traits, config_for, padded, parts
 from attn_backends.backends.paged_decode.counters import counters_for
 from attn_backends.backends.paged_decode.operands import Operands, Sizes
-from attn_backends.backends.paged_decode.schedule import INVARIANT_SPLITS, MOST_SPLITS, SEGMENTS
+from attn_backends.backends.paged_decode.schedule import INVARIANT_SPLITS, MOST_SPLITS
 
 if TYPE_CHECKING:
     from attn_backends.call import Call
@@ -36,14 +36,14 @@ def launch(call: Call, operands: Operands, config: Config | None = None, *, merg
     most_items = most_waves(tiles * sizes.kv_heads, slots) * slots
     items = most_programs(sizes, config, tiles, most_items, flags["INVARIANT"])
     if flags["PACKED_Q"]:
-        items += int(SEGMENTS.value)
+        items += 1  # the last program never has one: it forgets the tiles that there are none of
     programs = items * sizes.kv_heads
     width_v = padded(sizes.width_v)
     early = architecture(call.q.device) >= _EARLY_LAUNCH
     partial_out, partial_lse = _room(call.q, programs * config.rows, width_v)
     options = _options(call, operands, config)
     rows = min(config.rows, sizes.longest_q * sizes.group)
-    merged, at_a_time = merging(rows, tiles * sizes.kv_heads, options) if merge else (0, 0)
+    merged, at_a_time = merging(rows, options) if merge else (0, 0)
     facts = (
         counters_for(call.q.device, tiles * sizes.kv_heads)
         if merged
@@ -77,8 +77,6 @@ _MOST_COMBINED_ROWS = 16  # of a tile, by one program
 _LEAST_COMBINED_ROWS = 4  # one for every warp
 _MOST_COMBINED_AT_A_TIME = 16  # splits
 _MOST_MERGED_ROWS = 16
-_TOO_NARROW = 64  # heads
-_FEW_UNITS = 64  # query tiles times KV heads
 _MOST_AT_A_TIME = 8  # splits; more took registers that the loop over keys then has fewer programs for
 _MERGED_AT_A_TIME = 2048  # partial results of a warp that merges: 64 registers
 _EARLY_LAUNCH = 90  # the first architecture on which a kernel may start before the one it waits for has ended
@@ -92,17 +90,15 @@ def _room(q: torch.Tensor, rows: int, width: int) -> tuple[torch.Tensor, torch.T
     )
 
 
-def merging(rows: int, units: int, options: dict[str, Any]) -> tuple[int, int]:
+def merging(rows: int, options: dict[str, Any]) -> tuple[int, int]:
     """(rows as a power of two, splits at a time) for the last split of a tile to merge them all; (0, 0) where it does not pay.
 
-    That is for tiles of few rows, which one program reads in a few steps. Not for many units with heads of up to 64, whose loop
-    lives from more programs at a time than the merge's registers left (2988 GB/s for 3707 on an H200, 64 sequences of 4k, before
-    the merge kept its splits apart). Not where sums must be those of any batch, some of which have tiles of more rows.
+    That is for tiles of few rows, which one program reads in a few steps. Not where sums must be those of any batch, some of
+    which have tiles of more rows.
     """
     rows = 1 << (rows - 1).bit_length()
     splits = min(_MOST_AT_A_TIME, _MERGED_AT_A_TIME * options["num_warps"] // (rows * options["BLOCK_DV"]))
-    narrow = options["BLOCK_DV"] <= _TOO_NARROW and units > _FEW_UNITS
-    if options["INVARIANT"] or narrow or rows > _MOST_MERGED_ROWS or not splits:
+    if options["INVARIANT"] or rows > _MOST_MERGED_ROWS or not splits:
         return 0, 0
     return rows, splits
 

@@ -15,7 +15,8 @@ half on average. Every tile is an item at least. The grid has room for any lengt
 an item end at once. Under batch invariance a sequence is cut by its own length alone.
 
 Packed batches mix prompts, which keep the arithmetic busy, with decodes, which keep the memory busy. Neighbours in the grid run
-side by side, so there neighbours are items from far apart in the batch.
+side by side, so there the two come in turn, evenly mixed; some decodes come last, which are short and fill the slots that the last
+prompts leave empty.
 """
 
 import triton
@@ -24,7 +25,7 @@ import triton.language as tl
 STARTUP: tl.constexpr = tl.constexpr(3.0)  # what an item costs besides its keys, in tiles of keys
 MOST_SPLITS: tl.constexpr = tl.constexpr(256)
 INVARIANT_SPLITS: tl.constexpr = tl.constexpr(16)
-SEGMENTS: tl.constexpr = tl.constexpr(16)  # of a packed batch, from which neighbours in the grid take items in turn
+FEW: tl.constexpr = tl.constexpr(16)  # query rows up to which a sequence of a packed batch counts as a decode: the least tile of a product
 
 
 @triton.jit
@@ -80,10 +81,19 @@ def splits_of(steps, per_split, INVARIANT: tl.constexpr):
 
 
 @triton.jit
-def dealt(place, items):
-    """The item of a place in the grid: of SEGMENTS equal parts of the items, one from each in turn. The grid has room for all."""
-    size = tl.cdiv(items, SEGMENTS)
-    return tl.where(place < size * SEGMENTS, place % SEGMENTS * size + place // SEGMENTS, place)
+def turn_of(place, many, few, kv_heads, slots):
+    """(whether the item at a place in the grid is a decode's, its number among items of its kind).
+
+    many, few: items of prompts and of decodes. Half a wave of decodes, at most half of them, comes behind all others.
+    """
+    early = few - tl.minimum(few // 2, slots // (2 * kv_heads))
+    mixed = many + early
+    before = (place.to(tl.int64) * early // tl.maximum(mixed, 1)).to(tl.int32)
+    after = ((place.to(tl.int64) + 1) * early // tl.maximum(mixed, 1)).to(tl.int32)
+    is_mixed = place < mixed
+    is_few = (after > before) | (place >= mixed)
+    number = tl.where(is_few, tl.where(is_mixed, before, place - many), place - before)
+    return is_few, number
 
 
 @triton.jit
@@ -114,16 +124,22 @@ def find_item(
         if not PACKED_Q:
             every_tile += batch * tl.cdiv(longest_q * group, BLOCK_M)
         per_split = steps_per_split(work, every_tile, longest, kv_heads, slots, most_items)
-    item = place
-    if PACKED_Q:
+    TWO_KINDS: tl.constexpr = PACKED_Q and BLOCK_M > FEW
+    is_few = False
+    number = place  # of the item, or of it among those of its kind
+    if TWO_KINDS:
         every = tl.zeros([], dtype=tl.int32)
+        few = tl.zeros([], dtype=tl.int32)
         for first in range(0, batch, BATCH_BLOCK):
             sequence = first + lanes
             seq_q, seq_k = lengths_of(sequence, sequence < batch, starts_q, lengths_k, longest_q, longest_k, PACKED_Q)
             steps = steps_of(seq_q, seq_k, reach, BLOCK_N, LEFT, RIGHT, BOTTOM_RIGHT)
-            every += tl.sum(tl.cdiv(seq_q * group, BLOCK_M) * splits_of(steps, per_split, INVARIANT), 0)
-        item = dealt(place, every)
+            items = tl.cdiv(seq_q * group, BLOCK_M) * splits_of(steps, per_split, INVARIANT)
+            every += tl.sum(items, 0)
+            few += tl.sum(tl.where(seq_q * group <= FEW, items, 0), 0)
+        is_few, number = turn_of(place, every - few, few, kv_heads, slots)
     before = tl.zeros([], dtype=tl.int32)
+    alike_before = tl.zeros([], dtype=tl.int32)  # items of its kind
     tiles_before = tl.zeros([], dtype=tl.int32)
     found = tl.zeros([], dtype=tl.int32)
     counted = tl.zeros([], dtype=tl.int32)
@@ -133,12 +149,17 @@ def find_item(
         seq_q, seq_k = lengths_of(sequence, inside, starts_q, lengths_k, longest_q, longest_k, PACKED_Q)
         tiles = tl.cdiv(seq_q * group, BLOCK_M)
         items = tiles * splits_of(steps_of(seq_q, seq_k, reach, BLOCK_N, LEFT, RIGHT, BOTTOM_RIGHT), per_split, INVARIANT)
-        passed = inside & (counted + tl.cumsum(items, 0) <= item)
+        alike = items
+        if TWO_KINDS:
+            alike = tl.where((seq_q * group <= FEW) == is_few, items, 0)
+        passed = inside & (counted + tl.cumsum(alike, 0) <= number)
         found += tl.sum(passed.to(tl.int32), 0)
         before += tl.sum(tl.where(passed, items, 0), 0)
+        alike_before += tl.sum(tl.where(passed, alike, 0), 0)
         if PACKED_Q:
             tiles_before += tl.sum(tl.where(passed, tiles, 0), 0)
-        counted += tl.sum(items, 0)
+        counted += tl.sum(alike, 0)
+    item = before + number - alike_before
     if not PACKED_Q:
         tiles_before = found * tl.cdiv(longest_q * group, BLOCK_M)
     return item, found, before, tiles_before, per_split

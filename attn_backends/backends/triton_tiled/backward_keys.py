@@ -40,7 +40,7 @@ from attn_backends.backends.triton_tiled.tile import (
     tile_pointers,
     tile_steps,
 )
-from attn_backends.backends.triton_tiled.walk import query_stretches
+from attn_backends.backends.triton_tiled.walk import heads_in_turn, query_stretches
 
 
 @triton.jit(do_not_specialize=LENGTHS_AND_COUNTS, do_not_specialize_on_alignment=READ_ONE_BY_ONE)
@@ -48,7 +48,7 @@ def key_gradients(
     q, k, v, d_out, norms, rests, delta, d_k, d_v, slopes, mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, tile_lists, tile_counts,
     starts_q, starts_k, lengths_k,
     q_strides, k_strides, v_strides, d_out_strides, norm_strides, delta_strides, d_k_strides, d_v_strides, slope_strides, tile_strides,
-    num_kv_heads, gqa_ratio, longest_q, longest_k, head_dim, head_dim_v,
+    batches, num_kv_heads, gqa_ratio, longest_q, longest_k, head_dim, head_dim_v,
     scale, softcap, inner_scale, left, right, bottom_right, present, dropout_seed, dropout_threshold, dropout_scale,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     PACKED_Q: tl.constexpr, PACKED_K: tl.constexpr, LENGTHS: tl.constexpr,
@@ -59,7 +59,7 @@ def key_gradients(
     GUARD: tl.constexpr, EVEN_Q: tl.constexpr, PRECISION: tl.constexpr, FAST_TANH: tl.constexpr,
     WANT_K: tl.constexpr, WANT_V: tl.constexpr,
 ):
-    """Grid: one program per (key tile, KV head, sequence), one-dimensional, tiles of one head side by side.
+    """Grid: one program per (key tile, KV head, sequence), one-dimensional, ordered by `walk.heads_in_turn`.
 
     Wide heads take two launches, one per gradient: both accumulators at once leave no registers for the tiles.
     """
@@ -82,10 +82,9 @@ def key_gradients(
             head_dim = head_dim // 16 * 16
             head_dim_v = head_dim_v // 16 * 16
     tiles = tl.cdiv(longest_k, BLOCK_N)
-    program = tl.program_id(0)
-    tile = program % tiles
-    kv_head = program // tiles % num_kv_heads
-    batch = program // tiles // num_kv_heads
+    tile, unit = heads_in_turn(tl.program_id(0), tiles, num_kv_heads * batches)
+    kv_head = unit % num_kv_heads
+    batch = unit // num_kv_heads
     first_q, seq_q = queries_of(batch, starts_q, longest_q, present, PACKED_Q, PORTABLE)
     first_k, seq_k = keys_of(batch, starts_k, lengths_k, longest_k, present, PACKED_K, LENGTHS, PORTABLE)
     start_k = tile * BLOCK_N

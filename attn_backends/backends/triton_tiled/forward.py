@@ -45,6 +45,7 @@ from attn_backends.backends.triton_tiled.tile import (
     tile_steps,
 )
 from attn_backends.backends.triton_tiled.walk import key_stretches
+from attn_backends.backends.triton_tiled.weights import capped_weights, undone
 
 
 @triton.jit(do_not_specialize=LENGTHS_AND_COUNTS, do_not_specialize_on_alignment=READ_ONE_BY_ONE)
@@ -61,7 +62,7 @@ def attention_forward(
     ALIBI: tl.constexpr, SINKS: tl.constexpr, DROPOUT: tl.constexpr, NEGATE_Q: tl.constexpr,
     TMA: tl.constexpr, WIDE: tl.constexpr, PADDED_D: tl.constexpr, PADDED_DV: tl.constexpr,
     EVEN_K: tl.constexpr, GUARD_V: tl.constexpr, COUNTED: tl.constexpr, PRECISION: tl.constexpr, FAST_TANH: tl.constexpr,
-    STORE_LSE: tl.constexpr, STORE_TOPS: tl.constexpr, BOUNDED: tl.constexpr,
+    STORE_LSE: tl.constexpr, STORE_TOPS: tl.constexpr, BOUNDED: tl.constexpr, CUBICS: tl.constexpr,
 ):
     """Grid: one program per (query tile, head, sequence), one-dimensional; the tile with the longest walk first."""
     if PORTABLE:
@@ -115,7 +116,8 @@ def attention_forward(
     top = tl.full([BLOCK_M], MINUS_INF, dtype=tl.float32)
     if BOUNDED:
         top = tl.zeros([BLOCK_M], dtype=tl.float32) + bound_of(softcap)
-    total = tl.zeros([BLOCK_M], dtype=tl.float32)
+    PARTS: tl.constexpr = BOUNDED and TMA  # there a warp has whole rows of scores: threads sum up what is theirs
+    total = tl.zeros([BLOCK_M, 8] if PARTS else [BLOCK_M], dtype=tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_DV], dtype=tl.float32)
     visited = 0
     if BLOCK_MASK:
@@ -168,8 +170,13 @@ def attention_forward(
                     scores, factor = plain_scores(product, scale, softcap, inner_scale, SOFTCAP, FAST_TANH)
                     top_new = top if BOUNDED else tl.maximum(top, tl.max(scores, 1) * factor)
                     shift = top_new
-                    p = tl.exp2(scores * factor - shift[:, None])
-                if BOUNDED:
+                    if BOUNDED:
+                        p = capped_weights(scores, factor, bound_of(softcap), CUBICS)
+                    else:
+                        p = tl.exp2(scores * factor - shift[:, None])
+                if PARTS:
+                    total += tl.sum(p.reshape([BLOCK_M, BLOCK_N // 8, 8]), 1)
+                elif BOUNDED:
                     total += tl.sum(p, 1)
                 else:
                     fade = weight_of(top, shift, BIAS)
@@ -193,8 +200,10 @@ def attention_forward(
                 if COUNTED:
                     visited += 1
 
+    if PARTS:
+        total = undone(tl.sum(total, 1), CUBICS)
     if BOUNDED:
-        top = tl.where(total > 0.0, top, MINUS_INF)
+        top = tl.where(total != 0.0, top, MINUS_INF)
     if SINKS:
         if PORTABLE:
             sink = tl.load(sinks + head, mask=(present & SINK) != 0, other=MINUS_INF).to(tl.float32) * unit_of(BIAS)
@@ -206,8 +215,8 @@ def attention_forward(
         total = total * fade + weight_of(sink, shift, BIAS)
         acc = acc * fade[:, None]
         top = top_new
-    filled = tl.where(total > 0.0, total, 1.0)
-    acc = tl.where((total > 0.0)[:, None], acc / filled[:, None], 0.0)
+    filled = tl.where(total != 0.0, total, 1.0)
+    acc = tl.where((total != 0.0)[:, None], acc / filled[:, None], 0.0)
 
     out_base = first_row(out, out_strides, batch, head, first_q, PACKED_Q)
     columns = tl.arange(0, BLOCK_DV)
@@ -219,10 +228,10 @@ def attention_forward(
     )
     rest = tl.log2(filled) * LN2
     if STORE_LSE:
-        natural = tl.where(total > 0.0, top / unit_of(BIAS) + rest, MINUS_INF)
+        natural = tl.where(total != 0.0, top / unit_of(BIAS) + rest, MINUS_INF)
         store_rows(lse, lse_strides, batch, head, first_q, queries, seq_q, natural, PACKED_Q)
     if STORE_TOPS:
-        store_rows(tops, top_strides, batch, head, first_q, queries, seq_q, tl.where(total > 0.0, top, MINUS_INF), PACKED_Q)
+        store_rows(tops, top_strides, batch, head, first_q, queries, seq_q, tl.where(total != 0.0, top, MINUS_INF), PACKED_Q)
         store_rows(rests, top_strides, batch, head, first_q, queries, seq_q, rest, PACKED_Q)
     if COUNTED:
         tl.store(visits + program, visited)

@@ -98,7 +98,7 @@ def keys_launches(
         lists.tiles, lists.counts, *lengths_for(operands, norms[0], sources),
         *sources.strides, *sources.steps(row_strides(norms[0]), row_strides(delta), strides_k, strides_v),
         *sources.steps(operands.slope_strides, lists.strides),
-        sizes.kv_heads, sizes.heads // sizes.kv_heads, sizes.longest_q, sizes.longest_k, sizes.width, sizes.width_v,
+        operands.batch, sizes.kv_heads, sizes.heads // sizes.kv_heads, sizes.longest_q, sizes.longest_k, sizes.width, sizes.width_v,
         *operands.scaling, *operands.band, operands.present, *operands.dropout,
     )  # fmt: skip
     options = {

@@ -42,6 +42,7 @@ def launch_forward(
     tiles = -(-sizes.longest_q // config.rows)
     scale, softcap, inner_scale = operands.scaling
     negate = scale < 0.0 and not config.portable
+    capped = bounded(call, operands, config)
     if lse is None and config.portable:
         lse = rows_like(call)
     FORWARD.member(config.portable, options["ALIGNED"])[(tiles * sizes.heads * operands.batch,)](
@@ -53,7 +54,7 @@ def launch_forward(
         *sources.steps(operands.slope_strides, lists.strides),
         sizes.heads, sizes.heads // sizes.kv_heads, sizes.longest_q, sizes.longest_k, sizes.width, sizes.width_v,
         -scale if negate else scale, softcap, -inner_scale if negate else inner_scale, *operands.band, operands.present, *operands.dropout,
-        SINKS=config.portable or call.sinks is not None, NEGATE_Q=negate, STORE_LSE=lse is not None, STORE_TOPS=tops is not None, COUNTED=visits is not None, BOUNDED=bounded(call, operands, config),
+        SINKS=config.portable or call.sinks is not None, NEGATE_Q=negate, STORE_LSE=lse is not None, STORE_TOPS=tops is not None, COUNTED=visits is not None, BOUNDED=capped, CUBICS=config.cubics if capped else 0,
         EVEN_K=fills_tiles(operands, "k", config), GUARD_V=guarded(operands, sources), **options,
     )  # fmt: skip
 

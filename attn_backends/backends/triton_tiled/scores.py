@@ -152,11 +152,11 @@ def plain_scores(product, scale, softcap, inner_scale, SOFTCAP: tl.constexpr, FA
 def bound_of(softcap):
     """What stands in for a row's maximum where nothing but a softcap decides how large a score is, in log2.
 
-    The cap, so that weights are at most 1; above a cap of 33 less, so that those of a row whose scores all lie at -cap
-    are still 2^-96, and what they make of V is no subnormal number, which the hardware need not know.
+    The cap, so that weights are below 2; above a cap of 33 less, so that those of a row whose scores all lie at -cap
+    are still 2^-96, and what they make of V is no subnormal number, which the hardware need not know. A whole number.
     """
     cap = softcap * LOG2E
-    return tl.minimum(cap, 96.0 - cap)
+    return tl.floor(tl.minimum(cap, 96.0 - cap))
 
 
 @triton.jit

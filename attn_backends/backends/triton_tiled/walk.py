@@ -62,3 +62,20 @@ def query_stretches(
     filled = tl.maximum(seq_q // BLOCK_M * BLOCK_M, begin)
     whole = tl.minimum(begin + cut_left * BLOCK_M, filled)
     return begin, whole, whole + tl.maximum(whole_end - whole, 0) // BLOCK_M * BLOCK_M, end
+
+
+PROGRAMS_IN_TURN: tl.constexpr = tl.constexpr(512)
+
+
+@triton.jit
+def heads_in_turn(program, tiles, units):
+    """(tile, unit) of a program, a unit being a head of a sequence: tiles of some units side by side, then those of the next.
+
+    Tile 0 of a band takes longest. If it were the first of every unit alone, the last unit's would begin when the others
+    are nearly done, and end long after them; if all units' came first, their tensors would not fit the L2 cache together.
+    """
+    together = tl.minimum((tiles + PROGRAMS_IN_TURN - 1) // tiles, units)
+    first = program // (together * tiles) * together
+    together = tl.minimum(together, units - first)
+    place = program - first * tiles
+    return place // together, first + place % together
