@@ -1,6 +1,7 @@
 """What a feature costs: time per visible pair beside the same backend without the feature, on one GPU.
 
-    python benchmarks/features.py [--backend triton_tiled] [--peer flex] [--out benchmarks/results/h200/features.json]
+    python benchmarks/features.py [--backend triton_tiled] [--peer flex] [--head-dim 64 128] [--forward]
+        [--out benchmarks/results/h200/features.json]
 
 A window of 1,024 is compared with causal attention over 2,048 tokens and, more strictly, with full attention over 1,024:
 both have as many pairs per row. Packed sequences are compared with the same sequences dense; GQA, softcap and sinks with
@@ -195,6 +196,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backend", default="triton_tiled")
     parser.add_argument("--peer", default=None)
+    parser.add_argument("--head-dim", nargs="+", type=int, default=list(WIDTHS), choices=WIDTHS)
+    parser.add_argument("--forward", action="store_true", help="no backward, no long window")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/h200/features.json"))
     asked = parser.parse_args()
     device = torch.device("cuda")
@@ -204,20 +207,22 @@ def main() -> None:
         "versions": versions(default_registry().snapshot()), "clocks": clocks(device), "method": clock.method,
         "backend": asked.backend, "peer": asked.peer, "rounds": ROUNDS,
     }  # fmt: skip
-    compile_all([*product((asked.backend,), WIDTHS, (False, True), FEATURES)])
+    passes = (False,) if asked.forward else (False, True)
+    compile_all([*product((asked.backend,), asked.head_dim, passes, FEATURES)])
     record["rows"] = []
-    for head_dim, back in product(WIDTHS, (False, True)):
+    for head_dim, back in product(asked.head_dim, passes):
         record["rows"] += rows(asked.backend, head_dim, clock, back)
         _save(record, asked.out)
         for row in record["rows"][-len(FEATURES) :]:
             print(_line(row))
-    record["window at 65536"] = long_window(asked.backend, clock)
-    print(record["window at 65536"])
-    _save(record, asked.out)
+    if not asked.forward:
+        record["window at 65536"] = long_window(asked.backend, clock)
+        print(record["window at 65536"])
+        _save(record, asked.out)
     if asked.peer is not None:
-        compile_all([*product((asked.peer,), WIDTHS, (False,), PEER_FEATURES)])
+        compile_all([*product((asked.peer,), asked.head_dim, (False,), PEER_FEATURES)])
         record["beside"] = []
-        for head_dim in WIDTHS:
+        for head_dim in asked.head_dim:
             record["beside"] += beside(asked.backend, asked.peer, head_dim, clock)
             _save(record, asked.out)
             for row in record["beside"][-len(PEER_FEATURES) :]:
@@ -226,7 +231,8 @@ def main() -> None:
 
 def _command(asked: argparse.Namespace) -> str:
     peer = f" --peer {asked.peer}" if asked.peer else ""
-    return f"python benchmarks/features.py --backend {asked.backend}{peer}"
+    widths = "" if asked.head_dim == list(WIDTHS) else f" --head-dim {' '.join(map(str, asked.head_dim))}"
+    return f"python benchmarks/features.py --backend {asked.backend}{peer}{widths}{' --forward' * asked.forward}"
 
 
 def _save(record: dict[str, Any], path: Path) -> None:

@@ -54,7 +54,7 @@ def test_no_name_is_broken_however_many_devices(run, monkeypatch, width, devices
     lines = shown.splitlines()
     assert max(map(len, lines)) <= int(width)
     assert all(line == line.rstrip() for line in lines)
-    assert "triton_tiled" in shown
+    assert "paged_decode" in shown
     assert "kv_layout" in shown
     for name in ("H200 sm_90", "A100 sm_80", "MI300X gfx942")[: len(devices)]:
         assert name in shown
