@@ -59,7 +59,7 @@ def launch_forward(
     )  # fmt: skip
 
 
-LARGEST_BOUND = 50.0  # caps up to it: weights from 2^-96 to 2^49 whatever the scores, see `scores.bound_of`
+LARGEST_BOUND = 50.0  # caps up to it: weights from 2^-96 to 2^50 whatever the scores, see `scores.bound_of`
 
 
 def bounded(call: Call, operands: Operands, config: Config) -> bool:

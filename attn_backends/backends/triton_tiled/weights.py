@@ -16,7 +16,7 @@ import triton.language as tl
 PACK: tl.constexpr = tl.constexpr(8)  # weights at a time
 ROUNDING: tl.constexpr = tl.constexpr(12582912.0)  # 1.5 * 2^23
 CONSTRAINTS: tl.constexpr = tl.constexpr(",".join(["=f"] * 8 + ["f"] * 32))
-IMPOSSIBLE: tl.constexpr = tl.constexpr(2.0**126)  # a sum of weights below 2^49, as many as there are keys
+IMPOSSIBLE: tl.constexpr = tl.constexpr(2.0**126)  # a sum of weights below 2^50, as many as there are keys
 
 _COEFFICIENTS = ("0f3D61FBB0", "0f3E786F0D", "0f3F31798D", "0f3F7FFB49")  # c3 .. c0
 
