@@ -6,12 +6,15 @@ serves, and every backward pass, counts with the defaults.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import cache, lru_cache
 from math import gcd
 from typing import Any
 
 MOST = 1 << 16
+FASTEST = 4
+PACKS = ("always", "to_fill")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -19,9 +22,12 @@ class Tiles:
     """Queries and keys of a tile, and how tiles share a multiprocessor. Alike rows are one object.
 
     head_dim, causal, longest: serves heads of at most this width, this mask, at most so many queries a sequence
+    drain: keys that take as long as filling and draining the pipeline of one tile
+    pace: how fast a tile is, 1 being the shares that the manifest declares
     resident: tiles that a multiprocessor works on at the same time
     balanced: tiles are handed out as multiprocessors get free, the long ones first
     split: keys are split over multiprocessors where the tiles are too few for them
+    packs: the query heads of a group share tiles, `always`, or `to_fill` them
     """
 
     head_dim: int | None = None
@@ -29,16 +35,19 @@ class Tiles:
     longest: int | None = None
     rows: int = 128
     keys: int = 128
+    drain: int = 160
+    pace: float = 1.0
     resident: int = 1
     balanced: bool = False
     split: bool = False
+    packs: str | None = None
 
-    along: int = field(
-        init=False, repr=False
-    )  # keys that a tile adds at two edges: its rows, and what keys do not divide
+    edge: int = field(init=False, repr=False)  # keys that a tile adds at two edges, besides as many as it has queries
+    work: float = field(init=False, repr=False)  # its rows, the more the slower it is
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "along", self.rows + self.keys - gcd(self.rows, self.keys))
+        object.__setattr__(self, "edge", self.keys - gcd(self.rows, self.keys))
+        object.__setattr__(self, "work", self.rows / self.pace)
 
 
 DEFAULT = Tiles()
@@ -64,8 +73,15 @@ def of_any_length(rows: tuple[Tiles, ...], head_dim: int, causal: bool) -> tuple
     )
 
 
-_FLAGS = ("causal", "balanced", "split")
-KEYS = {one.name: "boolean" if one.name in _FLAGS else "integer" for one in fields(Tiles) if one.init}
+# Whether a value is one of a kind, and what is said of another.
+_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "boolean": (lambda one: type(one) is bool, "not true or false"),
+    "integer": (lambda one: type(one) is int and 0 < one <= MOST, f"no whole number from 1 to {MOST}"),
+    "number": (lambda one: type(one) in (int, float) and 0 < one <= FASTEST, f"no number above 0, up to {FASTEST}"),
+    "string": (lambda one: one in PACKS, f"not one of {', '.join(PACKS)}"),
+}
+_NOT_WHOLE = {"causal": "boolean", "balanced": "boolean", "split": "boolean", "pace": "number", "packs": "string"}
+KEYS = {one.name: _NOT_WHOLE.get(one.name, "integer") for one in fields(Tiles) if one.init}
 
 
 @cache
@@ -80,8 +96,7 @@ def read_tiles(value: Any) -> Tiles:
     for key, one in value.items():
         if key not in KEYS:
             raise ValueError(f"{key} is not one of {', '.join(KEYS)}")
-        if key in _FLAGS and type(one) is not bool:
-            raise ValueError(f"{key} = {one!r} is not true or false")
-        if key not in _FLAGS and not (type(one) is int and 0 < one <= MOST):
-            raise ValueError(f"{key} = {one!r} is no whole number from 1 to {MOST}")
+        fits, what = _KINDS[KEYS[key]]
+        if not fits(one):
+            raise ValueError(f"{key} = {one!r} is {what}")
     return _made(**value)

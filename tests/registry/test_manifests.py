@@ -61,6 +61,8 @@ def test_a_good_manifest_is_read(tmp_path):
         ("schema = 1", "schema = 1\ntiles = [{ rows = 0 }]", [":2", "tiles", "from 1 to"]),
         ("schema = 1", "schema = 1\ntiles = [{ row = 64 }]", [":2", "tiles", "row is not one of", "rows"]),
         ("schema = 1", "schema = 1\ntiles = [{ split = 1 }]", [":2", "tiles", "true or false"]),
+        ("schema = 1", "schema = 1\ntiles = [{ pace = 0 }]", [":2", "tiles", "pace = 0 is no number above 0"]),
+        ("schema = 1", "schema = 1\ntiles = [{ packs = true }]", [":2", "tiles", "not one of always, to_fill"]),
         ("schema = 1", "schema = ", ["not TOML", "line 1"]),
         ('dtype = ["float16"]', "unknown_feature = [true]", [":8", "unknown_feature", "cannot be declared"]),
         ('dtype = ["float16"]', "alignment = 12", [":8", "alignment", "power of two"]),

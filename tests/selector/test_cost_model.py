@@ -17,6 +17,7 @@ from attn_backends.selector.cost.floor import floor_of
 from attn_backends.selector.cost.load import subject_of, subject_of_sizes
 from attn_backends.selector.cost.model import ROOFLINE
 from attn_backends.selector.cost.predict import predict, seconds
+from attn_backends.selector.cost.tiling import shares
 from attn_backends.selector.select import use_cost_model
 from attn_backends.selector.times import NO_COST_MODEL, FixedTimes
 from tests.selector.scenes import backend, decide, registry, request
@@ -104,7 +105,8 @@ def tiles_ms(row, **changes):
 
 
 ROWS_192, KEYS_176, LONE, SPLIT = {"rows": 192}, {"keys": 176}, {"resident": 2, "rows": 64}, {"split": True}
-BALANCED = {"balanced": True}
+BALANCED, PACKED, FILLED = {"balanced": True}, {"packs": "always"}, {"packs": "to_fill"}
+GROUPED, WIDE = {"num_q_heads": 8, "batch": 66}, {"num_q_heads": 32, "num_kv_heads": 4}
 
 
 @pytest.mark.parametrize(
@@ -118,10 +120,13 @@ BALANCED = {"balanced": True}
         (LONE, {"num_q_heads": 16}, {"num_q_heads": 32}, 1.4, 1.6),
         (SPLIT, {"num_q_heads": 8}, {"num_q_heads": 26}, 2.0, 4.0),
         (SPLIT, {"num_q_heads": 27}, {"num_q_heads": 33}, 1.0, 1.01),
+        (PACKED, {**GROUPED, "seq_q": 17}, {**GROUPED, "seq_q": 32}, 1.0, 1.01),
+        (PACKED, {**GROUPED, "seq_q": 32}, {**GROUPED, "seq_q": 33}, 1.8, 2.0),
+        (FILLED, {**WIDE, "seq_q": 524}, {**WIDE, "seq_q": 577}, 1.8, 2.0),
     ],
     ids=[
         "one-wave", "a-second-wave", "idle-ones-take-more-rows", "padded-rows", "padded-keys", "two-on-one", "split-keys",
-        "too-many-to-split",
+        "too-many-to-split", "heads-share-tiles", "a-third-shared-tile", "shared-to-fill-them",
     ],
 )  # fmt: skip
 def test_tiles_run_in_waves(row, small, large, least, most):
@@ -133,6 +138,40 @@ def test_balanced_tiles_end_together():
     """Causal tiles handed out the longest first leave less of a tail."""
     causal = {"causal": True, "seq_q": 4096, "seq_k": 4096, "num_q_heads": 16}
     assert tiles_ms(BALANCED, **causal) < 0.9 * tiles_ms({}, **causal)
+
+
+@pytest.mark.parametrize(
+    ("seq_q", "group", "rows", "shared"),
+    [
+        (524, 8, 128, True), (620, 8, 128, False), (550, 8, 128, True), (577, 8, 128, False), (448, 8, 128, True),
+        (1024, 8, 128, False), (1419, 2, 128, False), (64, 4, 128, True), (1000, 4, 128, False), (1, 4, 128, True),
+        (600, 8, 192, True), (322, 8, 192, True), (384, 2, 192, False), (960, 8, 192, False),
+    ],
+)  # fmt: skip
+def test_heads_share_tiles_to_fill_them(seq_q, group, rows, shared):
+    """FlashAttention-3's rule: without, less than 90 % as many rows of the tiles would be in use; always if ragged."""
+    filling, always = (manifest(tiles=[{"rows": rows, "packs": when}]).tiles[0] for when in ("to_fill", "always"))
+    assert shares(filling, seq_q, group, ragged=False) == shared
+    assert shares(filling, seq_q, group, ragged=True)
+    assert shares(always, seq_q, group, ragged=False)
+
+
+def test_a_ragged_call_is_known_by_its_totals():
+    """Where totals are known, heads share tiles whatever they fill; without a group there is nobody to share with."""
+    for heads, differs in ((4, True), (32, False)):
+        asked = {"num_q_heads": 32, "num_kv_heads": heads, "seq_q": 1024, "seq_k": 1024, "batch": 2}
+        ragged = tiles_ms(FILLED, **asked, total_q=2048, total_k=2048)
+        assert (ragged != tiles_ms(FILLED, **asked)) == differs
+
+
+@pytest.mark.parametrize(
+    ("row", "factor"), [({"pace": 0.5}, 2.0), ({"drain": 160 + 512}, 1696 / 1184), ({"drain": 1}, 1025 / 1184)]
+)
+def test_a_row_has_its_own_pace_and_drain(row, factor):
+    """Compute of 1024 keys and a drain of 160, in one full wave; what is not compute stays."""
+    asked = {"seq_k": 1024, "num_q_heads": 33}
+    starts = tiles_ms({"pace": 4.0}, **asked) * 4 / 3 - tiles_ms({}, **asked) / 3
+    assert tiles_ms(row, **asked) - starts == pytest.approx(factor * (tiles_ms({}, **asked) - starts))
 
 
 def test_the_first_row_that_serves_a_call_holds():

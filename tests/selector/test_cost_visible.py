@@ -90,7 +90,7 @@ def test_tiles_cost_more_than_what_is_visible(changes, least, most):
     """A tiled kernel computes half a tile more along the band, a tile more per tile of queries, and pads few rows to 16."""
     one = asked(**changes)
     extent = extent_of(one)
-    computed = extent.packed + tiled(extent, one.num_q_heads, DEFAULT, 132)[0] / one.num_q_heads
+    computed = extent.packed + tiled(extent, one.num_q_heads, 1, False, DEFAULT, 132)[0] / one.num_q_heads
     assert least <= computed / extent.visible <= most
 
 

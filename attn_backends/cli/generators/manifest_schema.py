@@ -17,8 +17,8 @@ from attn_backends.registry.manifest import (
     TIERS,
     manifest_keys,
 )
+from attn_backends.registry.tiles import FASTEST, MOST, PACKS
 from attn_backends.registry.tiles import KEYS as TILE_KEYS
-from attn_backends.registry.tiles import MOST
 from attn_backends.values import Kind
 
 Schema = dict[str, Any]
@@ -27,10 +27,15 @@ TEXT: Schema = {"type": "string", "minLength": 1}
 WHOLE: Schema = {"type": "integer"}
 CALLABLE: Schema = {"type": "string", "pattern": r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"}
 SHARE: Schema = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
-SIZE: Schema = {"type": "integer", "minimum": 1, "maximum": MOST}
+OF_TILES: dict[str, Schema] = {
+    "boolean": {"type": "boolean"},
+    "integer": {"type": "integer", "minimum": 1, "maximum": MOST},
+    "number": {"type": "number", "exclusiveMinimum": 0, "maximum": FASTEST},
+    "string": {"enum": list(PACKS)},
+}
 TILES: Schema = {
     "type": "object",
-    "properties": {name: SIZE if kind == "integer" else {"type": kind} for name, kind in TILE_KEYS.items()},
+    "properties": {name: OF_TILES[kind] for name, kind in TILE_KEYS.items()},
     "additionalProperties": False,
 }
 ANY: Schema = {"const": "any"}

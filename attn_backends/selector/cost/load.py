@@ -128,12 +128,13 @@ def _tiled(subject: Subject, backward: bool, rows: tuple[Tiles, ...], *, quantis
         bare = subject.bare[quantising, backward] = _bare(subject, quantising, backward)
     request, rates = subject.request, subject.rates
     heads, units, launch = request.num_q_heads, rates.units, rates.launch
+    group, ragged = heads // request.num_kv_heads, request.total_q is not None
     matrix, exp, by_size = bare
     able = of_any_length(rows, request.head_dim_qk, request.causal) if rows else ()
     loads = []
     for extent, (packed, memory, start) in zip(subject.extents, by_size, strict=True):
         tiles = serving(able, extent.longest) if able else DEFAULT
-        pairs, parts = tiled(extent, heads, tiles, units)
+        pairs, parts = tiled(extent, heads, group, ragged, tiles, units)
         pairs += packed
         loads.append((matrix * pairs, exp * pairs, memory, start + launch if parts > 1 else start))
     return "memory" if request.k_format == request.v_format == "dense" else "quantized", loads

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from attn_backends.registry.manifest import Manifest
     from attn_backends.request import Request
 
-VERSION = 2  # of the formulas: a decision made under others has another id
+VERSION = 3  # of the formulas: a decision made under others has another id
 MILLISECONDS = 1e3
 
 

@@ -1,7 +1,8 @@
 """What a tiled kernel computes of long sequences, and how long its tiles keep the busiest multiprocessor.
 
-A tile of queries takes all keys that one of its rows sees, up to whole tiles of keys, and as long again as DRAIN keys for
-filling and draining its pipeline. A causal kernel's later tiles are longer.
+A tile of queries takes all keys that one of its rows sees, up to whole tiles of keys, and as long again as its `drain` for
+filling and draining its pipeline. A causal kernel's later tiles are longer. Where the query heads of a group share tiles, the
+queries of one are as many fewer.
 
     equal tiles     waves of (multiprocessors x resident) tiles; the last one is as long as the tiles on its fullest one
     unequal tiles   max( the longest one, the mean per multiprocessor + TAIL longest ones )
@@ -18,24 +19,32 @@ if TYPE_CHECKING:
     from attn_backends.registry.tiles import Tiles
     from attn_backends.selector.cost.extent import Extent
 
-DRAIN = 160  # keys
 SPLIT_DRAIN = 400  # of a tile whose keys are split: it writes its part in float32 for a second kernel
 LONE = 0.65
 TAIL = {True: 0.2, False: 0.8}  # by whether tiles are balanced
 # When a kernel splits keys (the rule of FlashAttention-3): tiles for less than 80 % of the multiprocessors, more than four
 # tiles of keys; then the fewest parts whose waves are as full as 85 % of the fullest.
 FEW, SHORTEST, FULL = 0.8, 4, 0.85
+# When a kernel packs the query heads of a group into tiles (the rule of FlashAttention-3): without, less than 90 % as much of
+# their rows is in use; and always in ragged calls. Rows of several heads come and go one by one, where others are one copy.
+ALWAYS, FILL, SCATTERED = "always", 0.9, 140  # keys
 
 
-def tiled(extent: Extent, heads: int, tiles: Tiles, units: int) -> tuple[float, int]:
+def tiled(extent: Extent, heads: int, group: int, ragged: bool, tiles: Tiles, units: int) -> tuple[float, int]:
     """(pairs on the busiest multiprocessor x multiprocessors, parts that keys are split into).
 
-    Over all query heads, of the sequences that are not packed.
+    Over all query heads, `group` of them to a KV head, of the sequences that are not packed. `ragged`: no tensor has a
+    dimension for the sequences.
     """
     long = extent.long
     if not long:
         return 0.0, 1
-    rows, keys, along = tiles.rows, tiles.keys, tiles.along
+    rows, keys, drain = tiles.rows, tiles.keys, tiles.drain
+    if tiles.packs is None or group == 1 or not shares(tiles, extent.longest, group, ragged):
+        group, along = 1, rows + tiles.edge
+    else:
+        heads, along = heads // group, -(-rows // group) + tiles.edge
+        drain += 0 if tiles.packs == ALWAYS else SCATTERED
     count = longest = 0
     total = 0.0  # keys of all tiles
     for number, seq_q, seen, visible, edges, reach in long:
@@ -45,7 +54,7 @@ def tiled(extent: Extent, heads: int, tiles: Tiles, units: int) -> tuple[float, 
             touched = visible + edges * along / 2
             mean = touched if touched < mean else mean
             most = reach + along if reach + along < most else most
-        made = number * heads * -(-seq_q // rows)
+        made = number * heads * -(-seq_q * group // rows)
         count += made
         total += made * mean
         longest = most if most > longest else longest
@@ -54,10 +63,15 @@ def tiled(extent: Extent, heads: int, tiles: Tiles, units: int) -> tuple[float, 
     mean = total / count
     parts = parts_of(count, longest // keys, units) if tiles.split and count < FEW * units else 1
     if parts == 1:
-        return _busiest(count, mean + DRAIN, longest + DRAIN, tiles, units) * rows * units, 1
+        return _busiest(count, mean + drain, longest + drain, tiles, units) * tiles.work * units, 1
     part = -(-longest // (keys * parts)) * keys
     mean = part if mean == longest else min(part, mean / parts + keys / 2)
-    return _busiest(count * parts, mean + SPLIT_DRAIN, part + SPLIT_DRAIN, tiles, units) * rows * units, parts
+    return _busiest(count * parts, mean + SPLIT_DRAIN, part + SPLIT_DRAIN, tiles, units) * tiles.work * units, parts
+
+
+def shares(tiles: Tiles, seq_q: int, group: int, ragged: bool) -> bool:
+    """Whether the query heads of a group share tiles that may be shared; `seq_q`: of the longest sequence."""
+    return ragged or tiles.packs == ALWAYS or _full(seq_q, tiles.rows) < FILL * _full(seq_q * group, tiles.rows)
 
 
 def parts_of(count: int, blocks: int, units: int) -> int:
@@ -74,7 +88,7 @@ def parts_of(count: int, blocks: int, units: int) -> int:
 
 
 def _full(count: int, units: int) -> float:
-    """How full the waves of so many tiles are."""
+    """How full the waves of so many tiles are, or the tiles of so many rows."""
     return count / (-(-count // units) * units)
 
 
