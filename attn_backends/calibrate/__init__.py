@@ -8,6 +8,7 @@ Light, no torch:
     rows.py       who is timed on a cell, and the rows of the answers
     run.py        the whole run: within its minutes, resumable, saved after each bucket
     held_out.py   shapes that nobody tuned for, drawn from a seed
+    near.py       who is worth timing, by what is predicted
     picks.py      who would be picked for a request, by which grounds
     kept.py       the calibrated times that picks were judged by, as plain values
     regret.py     what the picks cost beside the best ones, out of a results file

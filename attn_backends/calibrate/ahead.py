@@ -1,16 +1,16 @@
 """Compiling ahead: processes side by side call every backend once on every shape, so that the one that times finds it all.
 
 What is compiled lies in the caches on disk of Triton, FlashInfer and their like; nothing is timed, and what fails here
-fails again where it is recorded. No torch.
+fails again where it is recorded. Calls of one backend that differ in their sizes alone compile much the same, so they are
+made one after the other; and a process keeps to the backends that it has loaded. No torch.
 """
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable
 
 from attn_backends.bench.cell import Cell
 from attn_backends.calibrate.cells import cell_to_json
@@ -18,10 +18,13 @@ from attn_backends.conformance.child import Child
 
 START_TIMEOUT = 120.0  # seconds until a process is ready
 TIMEOUT = 120.0  # seconds for one call, compilation included
+OVERTIME = 10.0  # seconds past the deadline for a call that was begun before
 SLOW_S = 12.0  # of a call
 MOST_SLOW = (
     16  # slow calls of a backend; one that has more compiles for every shape, and its rest is not worth the wait
 )
+MOST_ALIKE = 3  # calls of one backend at a time that differ in their sizes alone
+POLL_S = 0.02  # of a process that waits for the calls of others
 
 Job = tuple[Cell, str]  # a shape and a backend
 
@@ -34,11 +37,9 @@ def compile_ahead(
 
     setup, path: as in `crew`; deadline: by `time.monotonic`, after which no call is begun
     """
-    waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
-    for job in jobs:
-        waiting.put(job)
+    waiting = Waiting(jobs)
     crew = _Crew(waiting, {"device": device, "seed": seed, "setup": setup}, tuple(path), deadline, watch)
-    threads = [threading.Thread(target=crew.work, daemon=True) for _ in range(min(processes, waiting.qsize()))]
+    threads = [threading.Thread(target=crew.work, daemon=True) for _ in range(min(processes, len(waiting)))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -46,11 +47,61 @@ def compile_ahead(
     return crew.done
 
 
+class Waiting:
+    """Jobs in groups that compile alike. Of each group one is under way at a time, in the order in which they came.
+
+    A process that would be idle takes one from a group's end, whose sizes are the farthest from those under way.
+    """
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self._groups: dict[Hashable, deque[tuple[int, Job]]] = {}
+        for place, job in enumerate(jobs):
+            self._groups.setdefault(_group(job), deque()).append((place, job))
+        self._busy: Counter[Hashable] = Counter()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._groups.values()))
+
+    def take(self, known: set[str]) -> Job | None:
+        """The earliest job that may begin, of a backend among `known` if there is one; None where there is none now."""
+        with self._lock:
+            found = [
+                (self._busy[group], own[0][1][1] not in known, own[0][0], group)
+                for group, own in self._groups.items()
+                if self._busy[group] < MOST_ALIKE
+            ]
+            if not found:
+                return None
+            busy, _, _, group = min(found, key=lambda one: one[:3])
+            own = self._groups[group]
+            _, job = own.pop() if busy else own.popleft()
+            if not own:
+                del self._groups[group]
+            self._busy[group] += 1
+            return job
+
+    def end(self, job: Job) -> None:
+        """A job that was taken is over."""
+        with self._lock:
+            self._busy[_group(job)] -= 1
+
+
+def _group(job: Job) -> Hashable:
+    """All of a job that kernels are compiled for, sizes apart."""
+    cell, backend = job
+    group = cell.num_q_heads // cell.num_kv_heads
+    return (
+        backend, cell.phase, cell.passes, cell.dtype, cell.head_dim, cell.causal, cell.window_left is None,
+        cell.softcap, cell.page_size, cell.store, group if cell.page_size is not None else None,
+    )  # fmt: skip
+
+
 class _Crew:
     """The jobs, and threads that each have one process at a time; one that dies or hangs is replaced."""
 
     def __init__(
-        self, waiting: queue.SimpleQueue[Job], told: dict[str, object], path: tuple[str, ...], deadline: float | None,
+        self, waiting: Waiting, told: dict[str, object], path: tuple[str, ...], deadline: float | None,
         watch: Callable[[str], None],
     ) -> None:  # fmt: skip
         self.done = 0
@@ -62,25 +113,24 @@ class _Crew:
     def work(self) -> None:
         """Take jobs until there are none, or no process comes up."""
         child: Child | None = None
-        while (job := self._next()) is not None:
-            if self._slow[job[1]] > MOST_SLOW:
+        known: set[str] = set()
+        while time.monotonic() < self._deadline and len(self._waiting):
+            job = self._waiting.take(known)
+            if job is None:
+                time.sleep(POLL_S)
                 continue
-            child = child or self._started()
-            if child is None:
-                return
-            if not self._call(child, *job):
-                child.kill()
-                child = None
+            if self._slow[job[1]] <= MOST_SLOW:
+                child = child or self._started()
+                if child is None:
+                    self._waiting.end(job)
+                    return
+                known.add(job[1])
+                if not self._call(child, *job):
+                    child.kill()
+                    child, known = None, set()
+            self._waiting.end(job)
         if child is not None:
             child.kill()
-
-    def _next(self) -> Job | None:
-        if time.monotonic() >= self._deadline:
-            return None
-        try:
-            return self._waiting.get_nowait()
-        except queue.Empty:
-            return None
 
     def _started(self) -> Child | None:
         child = Child("attn_backends.calibrate.worker", self._path)
@@ -96,7 +146,8 @@ class _Crew:
         started = time.monotonic()
         self._watch(f"compiling {cell.id}: {backend}")
         child.tell({"id": cell.id, "cell": cell_to_json(cell), "once": backend})
-        said = child.receive(TIMEOUT, lambda message: message.get("id") == cell.id and "status" in message)
+        timeout = min(TIMEOUT, self._deadline + OVERTIME - started)
+        said = child.receive(timeout, lambda message: message.get("id") == cell.id and "status" in message)
         with self._lock:
             self._slow[backend] += time.monotonic() - started > SLOW_S
             self.done += isinstance(said, dict)

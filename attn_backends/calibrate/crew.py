@@ -22,6 +22,7 @@ MOST_SLOW_STARTS = 6
 TIMEOUT = 90.0  # seconds for one cell, compilation included
 
 Json = dict[str, Any]
+Spans = list[list[float]]  # quartiles of every pass at every size, in the order in which they are timed
 
 
 @dataclass(slots=True, eq=False)
@@ -69,8 +70,13 @@ class Crew:
         """A backend's standing; None for one that was let go, or never started."""
         return self._members.get(name)
 
-    def time(self, name: str, cell: Cell, kind: str, timeout: float = TIMEOUT) -> Json:
-        """What a backend took on a cell: the answer of `timing.time_backend`, or crash, timeout or excluded with why."""
+    def time(
+        self, name: str, cell: Cell, kind: str, timeout: float = TIMEOUT, *, best: Spans | None = None
+    ) -> Json:  # fmt: skip
+        """What a backend took on a cell: the answer of `timing.time_backend`, or crash, timeout or excluded with why.
+
+        best: the spans of the fastest one there so far; one that is clear of them is not sampled any longer
+        """
         if name in self.gone:
             return {"status": "excluded", "why": f"after a {self.gone[name][0]}: {self.gone[name][1]}"}
         self.start([name])
@@ -78,7 +84,8 @@ class Crew:
         if not member.ready and (why := self._not_ready(name, member)) is not None:
             return self._let_go(name, "crash", why)
         started = time.monotonic()
-        member.child.tell({"id": cell.id, "cell": cell_to_json(cell), "check": kind not in member.checked})
+        asked = {"id": cell.id, "cell": cell_to_json(cell), "check": kind not in member.checked, "best": best}
+        member.child.tell(asked)
         answer = member.child.receive(timeout, lambda said: said.get("id") == cell.id and "status" in said)
         member.spent_s += time.monotonic() - started
         if not isinstance(answer, dict):

@@ -1,7 +1,8 @@
 """Shapes that nobody tuned for: drawn from a seed, between the smallest and the largest sizes of the built-in grid.
 
 Sizes are drawn evenly over their logarithms, half of the lengths whole multiples of 64, half any number. A training step is
-two cells, its forward and its backward; their times are added. No torch.
+two cells, its forward and its backward; their times are added. Shapes of all kinds are mixed evenly, so that a run that ends
+early has its share of each. No torch.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ def held_out(kind: str, seed: int, size: str) -> Suite:
     """The suite of a seed, for a kind of device. `small` draws an eighth as many shapes of each kind."""
     table = grid_table(kind)
     made = random.Random(seed)  # noqa: S311  # shapes, not secrets
-    cells: list[Cell] = []
+    placed: list[tuple[float, list[Cell]]] = []  # how far on in its kind a shape is, and its cells
     for shapes in table["kinds"]:
         for variant in _variants(shapes):
             count = variant.get("held_out", 0) if size == "full" else -(-variant.get("held_out", 0) // 8)
-            for number in range(count):
-                cells += _passes(_drawn(made, variant, table, number))
+            placed += [
+                ((number + 0.5) / count, _passes(_drawn(made, variant, table, number))) for number in range(count)
+            ]
+    cells = [cell for _, own in sorted(placed, key=lambda one: one[0]) for cell in own]
     doc = f"shapes drawn from seed {seed} between the sizes of the calibration grid"
     return Suite(name=SUITE, doc=doc, metric="ms", axis="shape", size=size, cells=tuple(cells))
 

@@ -17,38 +17,50 @@ from attn_backends.bench.results import OK
 from attn_backends.bench.rounds import Repeats, take_rounds
 from attn_backends.bench.summary import Summary
 from attn_backends.calibrate.cells import sizes_of
+from attn_backends.calibrate.crew import Spans
 
-REPEATS = Repeats(share_ms=20.0, least=5, most=11)
+FEW = Repeats(share_ms=20.0, least=5, most=5)
+MORE = Repeats(share_ms=16.0, least=2, most=8)  # besides, of a call that they leave near the best
+LONG_MS = 4.0  # of a call, whose few samples are near enough to each other
+APART = 1.02  # quartiles that are farther from each other than this are clear of each other
 
 Json = dict[str, Any]
 
 
-def time_backend(name: str, cell: Cell, *, clock: Clock, seed: int, device: torch.device, check: bool) -> Json:
-    """`status`, and where it is ok `ms`, `q25`, `q75`, `samples`; else `why`. `first_s`: seconds until it was ready.
+def time_backend(
+    name: str, cell: Cell, *, clock: Clock, seed: int, device: torch.device, check: bool, best: Spans | None = None
+) -> Json:  # fmt: skip
+    """`status`, and where it is ok `ms`, `q25`, `q75`, `samples`, `spans`; else `why`. `first_s`: seconds until it was ready.
 
     The times are geometric means over the sizes that stand for the cell's bucket; the first one is checked. A backward cell
-    is a step of training: its forward and its backward are timed, and added.
+    is a step of training: its forward and its backward are timed, and added. `spans` are the quartiles of each pass at each
+    size; `best` are those of the fastest backend so far: who is clear of them is sampled less often.
     """
     found: list[Json] = []
+    rivals = list(best or ())
     for size in sizes_of(cell):
-        answer = _step(name, size, clock, seed, device, check and not found)
+        answer = _step(name, size, clock, seed, device, check and not found, rivals)
         if answer["status"] != OK:
             return answer
         found.append(answer)
     return {
         "status": OK, "why": "", "samples": min(one["samples"] for one in found),
         "first_s": max(one["first_s"] for one in found),
+        "spans": [span for one in found for span in one["spans"]],
         **{field: geometric_mean([one[field] for one in found]) for field in ("ms", "q25", "q75")},
     }  # fmt: skip
 
 
-def _step(name: str, cell: Cell, clock: Clock, seed: int, device: torch.device, check: bool) -> Json:
-    """One size."""
+def _step(
+    name: str, cell: Cell, clock: Clock, seed: int, device: torch.device, check: bool, rivals: Spans
+) -> Json:  # fmt: skip
+    """One size; takes the spans of its passes from the front of `rivals`."""
     passes = ("forward", "backward") if cell.passes == "backward" else ("forward",)
     found: list[Summary] = []
     first_s = 0.0
     for one in passes:
-        answer = _pass(name, replace(cell, passes=one), clock, seed, device, check)
+        rival = rivals.pop(0) if rivals else None
+        answer = _pass(name, replace(cell, passes=one), clock, seed, device, check, rival)
         if "summary" not in answer:
             return {"status": answer["status"], "why": answer["why"], "first_s": first_s}
         found.append(answer["summary"])
@@ -56,6 +68,7 @@ def _step(name: str, cell: Cell, clock: Clock, seed: int, device: torch.device, 
     return {
         "status": OK, "ms": sum(one.median for one in found), "q25": sum(one.q25 for one in found),
         "q75": sum(one.q75 for one in found), "samples": min(one.count for one in found), "why": "", "first_s": first_s,
+        "spans": [[one.q25, one.q75] for one in found],
     }  # fmt: skip
 
 
@@ -73,7 +86,9 @@ def call_once(name: str, cell: Cell, *, seed: int, device: torch.device) -> Json
     return {"status": OK, "why": ""}
 
 
-def _pass(name: str, cell: Cell, clock: Clock, seed: int, device: torch.device, check: bool) -> Json:
+def _pass(
+    name: str, cell: Cell, clock: Clock, seed: int, device: torch.device, check: bool, rival: list[float] | None
+) -> Json:  # fmt: skip
     started = time.perf_counter()
     try:
         inputs = make_inputs(cell, seed, device)
@@ -84,5 +99,14 @@ def _pass(name: str, cell: Cell, clock: Clock, seed: int, device: torch.device, 
         return made
     first_s = time.perf_counter() - started
     with torch.no_grad():
-        failed = take_rounds([made], clock, REPEATS)
+        failed = take_rounds([made], clock, FEW)
+        if not failed and _undecided(Summary.of(made.device_ms), rival):
+            failed = take_rounds([made], clock, MORE)
     return failed.get(name) or {"summary": Summary.of(made.device_ms), "first_s": first_s}
+
+
+def _undecided(found: Summary, rival: list[float] | None) -> bool:
+    """Whether more samples could change who is the faster one; the first one is a rival to come."""
+    if found.median > LONG_MS:
+        return False
+    return rival is None or (found.q25 <= APART * rival[1] and rival[0] <= APART * found.q75)

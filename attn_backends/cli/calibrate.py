@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from attn_backends.cli.screen import print_json
 
 if TYPE_CHECKING:
     from attn_backends.calibrate.points import Points
+
+MOST_PROCESSES = 15  # each has a context on the GPU
 
 
 @click.command("calibrate")
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
     help="File of the times.  [ATTN_BACKENDS_MEASUREMENTS, else the user's data folder]",
 )  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=0, help="Of the inputs.  [0]")
+@click.option(
+    "--processes", type=click.IntRange(0, 256), help="So many compile ahead, side by side.  [one per core, at most 15]"
+)
 @click.option("--retry", is_flag=True, help="Try again what failed, hung or was left out before.")
 @click.option("--fresh", is_flag=True, help="Forget the times of this device and software first.")
 @click.option("--list", "list_only", is_flag=True, help="List the shapes and time nothing.")
@@ -36,8 +42,9 @@ def command(list_only: bool, as_json: bool, **given: Any) -> None:
     """Time the backends of this machine, so that the measured fastest is chosen.
 
     Shapes come from a model's config, from a decision log, or are built in. Each backend runs in a process of its own: one
-    that crashes or hangs is recorded and left out. Times are stored per device, driver, torch, triton, backend version and
-    kernel sources; a second run goes on with what is missing. What is asked for by name or policy is never overridden.
+    that crashes or hangs is recorded and left out. Who is predicted far behind the best is not timed. Times are stored per
+    device, driver, torch, triton, backend version and kernel sources; a second run goes on with what is missing. What is
+    asked for by name or policy is never overridden.
 
     \b
     attn-backends calibrate --minutes 5
@@ -61,7 +68,7 @@ def command(list_only: bool, as_json: bool, **given: Any) -> None:
     plan = Plan(
         points=points.points, path=_database(given["database"]), device=str(device), facts=device_of(device),
         minutes=given["minutes"], backends=names_in(given["backends"]), seed=given["seed"], retry=given["retry"],
-        fresh=given["fresh"],
+        fresh=given["fresh"], processes=_processes(given["processes"], device.type),
     )  # fmt: skip
     with BenchProgress("calibrate", len(points.points)) as bar:
         ran = calibrate(plan, Progress(on_point=bar.at, watch=bar.doing))
@@ -83,6 +90,13 @@ def _points(kind: str, given: dict[str, Any]) -> Points:
     if given["logs"]:
         found.append(of_records(records_of(given["logs"])))
     return joined(found) if found else of_grid(kind)
+
+
+def _processes(asked: int | None, kind: str) -> int:
+    """On a CPU nothing that is worth it is compiled, and timing needs the cores."""
+    if asked is not None:
+        return asked
+    return 0 if kind == "cpu" else max(1, min(MOST_PROCESSES, (os.cpu_count() or 1) - 1))
 
 
 def _database(named: Path | None) -> Path:

@@ -19,13 +19,17 @@ def print_ran(ran: Ran, path: Path, points: Points) -> None:
     screen = console()
     screen.print(
         text(
-            (f"{ran.timed} shapes timed", GOOD if ran.timed else QUIET), f" in {ran.seconds:.0f} s, ",
+            (f"{ran.timed} shapes timed", GOOD if ran.timed else QUIET), f" in {ran.seconds:.0f} s",
+            f" ({ran.ahead_s:.0f} s of them to compile), " if ran.ahead_s else ", ",
             f"{ran.known} known before, {ran.no_choice} with nothing to choose",
             (f", {ran.left} left: run again to go on" if ran.left else "", WARN),
         )
     )  # fmt: skip
     if ran.statuses:
         screen.print(_statuses(ran))
+    for name, whys in sorted(ran.spared.items()):
+        reasons = "; ".join(f"{why}: {count}" for why, count in whys.items())
+        screen.print(text((name, NAME), (f" was not tried: {reasons}", QUIET)))
     for name, why in ran.gone.items():
         screen.print(text((name, BAD), f" is excluded: {why}"))
     for what, count in list(points.left_out.items())[:MOST_REASONS]:

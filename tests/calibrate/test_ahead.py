@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from attn_backends.calibrate import ahead
-from attn_backends.calibrate.ahead import compile_ahead
+from attn_backends.calibrate.ahead import Waiting, compile_ahead
 from tests.calibrate.fakes import SETUP
 from tests.calibrate.test_run import ROOT, point
 
@@ -23,7 +25,7 @@ def test_what_dies_or_hangs_costs_its_own_call(monkeypatch):
     jobs = [(16, "quick"), (16, "dies"), (16, "hangs"), (32, "quick"), (128, "hungry"), (16, "nobody")]
     done, watched = called(monkeypatch, *jobs)
     assert done == 4
-    assert watched == [f"compiling s{length}: {name}" for length, name in jobs]
+    assert sorted(watched) == sorted(f"compiling s{length}: {name}" for length, name in jobs)
 
 
 def test_one_that_compiles_for_every_shape_is_not_waited_for(monkeypatch):
@@ -40,3 +42,45 @@ def test_after_the_deadline_no_call_is_begun():
     shapes = [(point(16).cell, "quick")]
     assert compile_ahead(shapes, device="cpu", seed=3, processes=1, deadline=0.0, watch=watched.append) == 0
     assert watched == []
+
+
+LONG = [(16, "a"), (32, "a"), (16, "b"), (64, "a"), (32, "b")]
+
+
+@pytest.mark.parametrize(
+    ("known", "held", "taken"),
+    [
+        (set(), 0, [(16, "a")]),
+        ({"b"}, 0, [(16, "b")]),
+        (set(), 1, [(16, "a"), (16, "b")]),
+        ({"a"}, 1, [(16, "a"), (16, "b")]),
+        ({"b"}, 2, [(16, "b"), (16, "a"), (32, "b")]),
+        ({"a"}, 4, [(16, "a"), (16, "b"), (64, "a"), (32, "b"), (32, "a")]),
+        ({"a"}, 5, [(16, "a"), (16, "b"), (64, "a"), (32, "b"), (32, "a"), None]),
+    ],
+    ids=[
+        "the-first",
+        "of-a-known-backend",
+        "not-what-compiles-alike",
+        "another-one-rather-than-two-alike",
+        "the-end-rather-than-none",
+        "three-alike",
+        "over",
+    ],
+)
+def test_what_compiles_alike_waits_for_each_other(known, held, taken):
+    """Two lengths of one backend and kind do; backends do not. `held` jobs were taken and go on."""
+    waiting = Waiting((point(length).cell, name) for length, name in LONG)
+    found = [waiting.take(known) for _ in range(held + 1)]
+    assert [one if one is None else (one[0].x, one[1]) for one in found] == taken
+
+
+def test_a_job_that_ends_lets_the_next_one_begin():
+    """In the order in which they came, until nothing is left."""
+    waiting = Waiting((point(length).cell, name) for length, name in LONG)
+    order = []
+    while len(waiting):
+        job = waiting.take(set())
+        order.append((job[0].x, job[1]))
+        waiting.end(job)
+    assert order == LONG

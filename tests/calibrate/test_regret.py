@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from attn_backends import Device, Registry
 from attn_backends.bench.cell_run import cell_record
 from attn_backends.bench.results import CAPPED, OK, Results
+from attn_backends.calibrate import regret_run
 from attn_backends.calibrate.grid import grid_table
 from attn_backends.calibrate.held_out import STEP, held_out, shapes_in
 from attn_backends.calibrate.picks import COST_MODEL, MEASURED, PRIORITY
@@ -90,6 +91,53 @@ def test_regret_is_the_picks_time_over_the_best():
     assert by_priority == [told[i][one.picks[PRIORITY]] / min(told[i].values()) if one.picks[PRIORITY] in told[i] else None
                            for i, one in enumerate(made.shapes)]  # fmt: skip
     assert made.peers(0.0) == (1, 2)
+
+
+@pytest.mark.parametrize("shapes", [32, 64, 96])
+def test_a_run_that_ends_early_has_its_share_of_every_kind(shapes):
+    """Any first part of the shapes has of every kind and mask what it has of all, give or take one."""
+    suite = held_out("cuda", 11, "full")
+    kinds = [cell.id.split(":")[0].rsplit(" ", 1)[0] for cell in suite.cells if not cell.id.endswith(STEP)]
+    for kind in set(kinds):
+        assert abs(kinds[:shapes].count(kind) - kinds.count(kind) * shapes / len(kinds)) <= 1
+    steps = [index for index, cell in enumerate(suite.cells) if cell.passes == "backward"]
+    assert all(suite.cells[index - 1].id == suite.cells[index].id + STEP for index in steps)
+
+
+FIRST = {"hopper": 1.0, "fa3": 1.1, "flashinfer": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "why"),
+    [
+        ("hopper", FIRST, None),
+        ("sdpa_math", FIRST, "predicted to take more than 2 times the best"),
+        ("flashinfer", {**FIRST, "flashinfer": (1.5, 9.0)}, None),
+        ("flashinfer", {**FIRST, "flashinfer": (1.5, 11.0)}, "first calls of more than 10 s"),
+        ("fa3", {**FIRST, "fa3": (1.1, 11.0)}, None),
+    ],
+    ids=["near", "far", "cheap-loser", "dear-loser", "dear-and-near"],
+)
+def test_who_is_left_out_of_held_out_shapes(monkeypatch, name, found, why):
+    """By the predictions, and by what it cost so far."""
+    monkeypatch.setattr(regret_run, "device_of", lambda device: H200)
+    made = results([])
+    cell = next(one for one in held_out("cuda", 5, "full").cells if one.id.startswith("prefill full"))
+    told = {one: ms if isinstance(ms, tuple) else (ms, 0.1) for one, ms in found.items()}
+    made.cells[cell.id] = {"results": {
+        one: {"status": OK, "device_ms": {"median": ms}, "first_call_s": first} for one, (ms, first) in told.items()
+    }}  # fmt: skip
+    said = regret_run._sparing(None, Registry(autoload=False))(made, cell, name)
+    assert said is None if why is None else said.startswith(why)
+
+
+def test_the_forward_of_a_step_is_timed_for_those_that_serve_the_step(monkeypatch):
+    """No other time of it would count."""
+    monkeypatch.setattr(regret_run, "device_of", lambda device: H200)
+    cell = next(one for one in held_out("cuda", 5, "full").cells if one.id.endswith(STEP))
+    spare = regret_run._sparing(None, Registry(autoload=False))
+    assert spare(results([]), cell, "hopper") == "does not serve the training step"
+    assert spare(results([]), cell, "sdpa_cudnn") is None
 
 
 def test_a_training_step_is_its_forward_and_its_backward():

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -137,7 +138,7 @@ class _TableCrew(_NoCrew):
     def member(self, name):
         return None
 
-    def time(self, name, cell, kind, timeout):
+    def time(self, name, cell, kind, timeout, *, best=None):
         self.asked.append((name, cell.id))
         return self.answers.get(name, {"status": "ok", "ms": 1.0, "q25": 0.9, "q75": 1.1, "samples": 3, "why": ""})
 
@@ -220,14 +221,14 @@ class _Costly(_TableCrew):
     ("spent", "times", "statuses"),
     [
         (7.0, (10.0, 1.0), ["ok", "capped", "capped"]),
-        (5.0, (10.0, 1.0), ["ok", "ok", "ok"]),
+        (2.0, (10.0, 1.0), ["ok", "ok", "ok"]),
         (7.0, (1.1, 1.0), ["ok", "ok", "ok"]),
         (25.0, (1.1, 1.0), ["capped", "capped", "capped"]),
     ],
     ids=["a-loser-that-costs", "a-loser-that-costs-little", "near-the-best", "whoever-takes-most"],
 )
 def test_who_costs_much_and_gains_nothing_is_capped(tmp_path, fakes, monkeypatch, spent, times, statuses):
-    """Of one minute: a tenth for one that was never near the best, four tenths for anybody."""
+    """Of one minute: a twenty-fifth for one that was never near the best, four tenths for anybody."""
     monkeypatch.setattr(run_module, "Crew", _Costly)
     monkeypatch.setattr(_Costly, "spent", spent)
     answers = {
@@ -247,3 +248,80 @@ def test_one_that_compiles_for_every_shape_is_known_by_most_of_them():
     assert Member(child=None, again=7, slow_starts=6).compiles_for_every_shape
     assert not Member(child=None, again=5, slow_starts=5).compiles_for_every_shape
     assert not Member(child=None, again=20, slow_starts=6).compiles_for_every_shape
+
+
+@pytest.fixture
+def predicted(monkeypatch):
+    """Sets what the cost model says of the fakes, in milliseconds by name and length."""
+
+    def set_to(**tables):
+        def decision_of(cell, device, registry):
+            decision = real(cell, device, registry)
+            found = [
+                one._replace(predicted_ms=tables[one.name][cell.x]) if one.name in tables else one
+                for one in decision.candidates
+            ]
+            return SimpleNamespace(candidates=tuple(found))
+
+        monkeypatch.setattr(run_module, "decision_of", decision_of)
+
+    real = run_module.decision_of
+    monkeypatch.setattr(run_module, "Crew", _TableCrew)
+    monkeypatch.setattr(_TableCrew, "answers", {})
+    monkeypatch.setattr(_TableCrew, "asked", [])
+    return set_to
+
+
+THREE = ("quick", "slow", "hungry")
+
+
+def test_who_is_predicted_far_behind_is_not_timed_but_known(tmp_path, fakes, predicted):
+    """It has a row that says so; the bucket is whole, is not timed again, and a new prediction brings it in."""
+    path = tmp_path / "times.sqlite"
+    predicted(quick={64: 1.0}, slow={64: 1.1}, hungry={64: 1.5})
+    ran = calibrate(plan(path, 64, backends=THREE))
+    assert {name for name, _ in _TableCrew.asked} == {"quick", "slow"}
+    row = rows_of(path)["hungry", 6]
+    assert (row.status, row.why) == ("capped", "predicted to take 1.50 times the best prediction")
+    assert ran.spared == {"hungry": {"predicted to take more than 1.4 times the best prediction": 1}}
+    assert calibrate(plan(path, 64, backends=THREE)).known == 1
+    predicted(quick={64: 1.0}, slow={64: 1.6}, hungry={64: 1.2})
+    assert calibrate(plan(path, 64, backends=THREE)).timed == 1
+    assert rows_of(path)["hungry", 6].status == "ok"
+    assert calibrate(plan(path, 64, backends=THREE)).known == 1
+
+
+def test_a_new_backend_that_is_far_behind_voids_no_bucket(tmp_path, fakes, predicted):
+    """It gets its row without anything being timed."""
+    path = tmp_path / "times.sqlite"
+    predicted(quick={64: 1.0}, slow={64: 1.1}, hungry={64: 9.0})
+    calibrate(plan(path, 64))
+    _TableCrew.asked.clear()
+    ran = calibrate(plan(path, 64, backends=THREE))
+    assert (ran.timed, ran.known, _TableCrew.asked) == (0, 1, [])
+    assert rows_of(path)["hungry", 6].status == "capped"
+
+
+def test_places_with_close_predictions_come_first(tmp_path, fakes, predicted):
+    """Within 15 %, within 40 %, then the others; as they came otherwise."""
+    lengths = (16, 32, 64, 128, 256)
+    seconds = dict(zip(lengths, (2.0, 1.3, 1.1, 1.0, 1.2), strict=True))
+    predicted(quick=dict.fromkeys(lengths, 1.0), slow=seconds)
+    calibrate(plan(tmp_path / "times.sqlite", *lengths))
+    assert list(dict.fromkeys(name for _, name in _TableCrew.asked)) == ["s64", "s128", "s32", "s256", "s16"]
+
+
+@pytest.mark.parametrize(("minutes", "processes", "calls"), [(None, 2, 4), (None, 0, 0), (1e-6, 2, 0)])
+def test_everything_is_compiled_before_it_is_timed(tmp_path, fakes, monkeypatch, minutes, processes, calls):
+    """Every size of every place, by who is to be timed there, within a share of the minutes."""
+    jobs = []
+
+    def compile_ahead(found, *, deadline, **_):
+        jobs.extend(found if deadline is None or deadline > time.monotonic() else ())
+
+    monkeypatch.setattr(run_module, "compile_ahead", compile_ahead)
+    monkeypatch.setattr(run_module, "Crew", _TableCrew)
+    monkeypatch.setattr(run_module, "sizes_of", lambda cell: (cell,))
+    calibrate(plan(tmp_path / "times.sqlite", 32, 64, minutes=minutes, processes=processes))
+    assert len(jobs) == calls
+    assert {name for _, name in jobs} == (set(TWO) if calls else set())

@@ -127,7 +127,7 @@ class TestWhatCounts:
         assert ask(file_of(tmp_path), environment=Environment.pretend(torch="2.4")).source == "priority"
 
     def test_times_follow_the_sources(self, tmp_path):
-        """A changed byte beside a manifest makes its times stale."""
+        """A changed byte beside a manifest makes its times stale, or another kernel; what ranking alone goes by does not."""
         (tmp_path / "mine").mkdir()
         toml = 'schema = 1\nname = "mine"\nversion = "1.0"\napi = ">=1.0,<2"\nkernel = "mine.adapter:run"\n[[capability]]\n'
         box = "\n".join(f'{axis} = "any"' for axis in backend("x")["capability"][0])
@@ -142,8 +142,29 @@ class TestWhatCounts:
 
         path = file_of(tmp_path, {"a": 5.0, "mine": 3.0}, made())
         assert ask(path, made()).backend == "mine"
+        (tmp_path / "mine" / "backend.toml").write_text(f"priority = 8\nstart_us = 3.5\n{toml}{box}")
+        assert ask(path, made()).source == "measured"
+        (tmp_path / "mine" / "backend.toml").write_text(toml.replace("adapter:run", "adapter:other") + box)
+        assert ask(path, made()).source == "priority"
+        (tmp_path / "mine" / "backend.toml").write_text(toml + box)
+        assert ask(path, made()).source == "measured"
         source.write_text("def run(call): call\n")
         assert ask(path, made()).source == "priority"
+
+    @pytest.mark.parametrize(
+        ("block", "slow_a", "winner", "source"),
+        [([], False, "b", "measured"), (["b"], False, "a", "measured"), (["b"], True, "c", "cost_model")],
+        ids=["all", "the-others", "the-one-left-out-may-be-faster"],
+    )
+    def test_one_left_out_as_far_behind_is_known_where_it_is(self, tmp_path, block, slow_a, winner, source):
+        """`c` was not timed. It does not win by a time; nor does somebody whom it is predicted to be ahead of."""
+        starts = {"a": 90 if slow_a else 2, "b": 1, "c": 50}
+        made = registry(*(backend(name, efficiency={"matrix": 0.5}, start_us=us) for name, us in starts.items()))
+        path = file_of(tmp_path, {"a": 5.0, "b": 3.0}, made)
+        written(path, [row(made, "c", None, status="capped")])
+        peaks = {key: value for key, value in Device.pretend("h200").to_json().items() if key != "pretended"}
+        decision = ask(path, made, {"block": block}, device=Device.from_json(peaks))
+        assert (decision.backend, decision.source) == (winner, source)
 
 
 class TestNeighbours:

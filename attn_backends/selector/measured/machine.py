@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attn_backends.device import Device
-from attn_backends.registry.certificates import source_digest
+from attn_backends.registry.certificates import SOURCES
 from attn_backends.registry.environment import installed_version
 
 if TYPE_CHECKING:
     from attn_backends.registry.manifest import Manifest
 
 ABSENT = "-"
+MANIFEST = "backend.toml"
+# Keys of a manifest that predictions and ranking go by, and no kernel: a new fit of the cost model voids no time.
+RANKING = ("priority", "efficiency", "start_us", "algorithm", "tiles")
 _VERSION_FILES = (Path("/sys/module/nvidia/version"), Path("/sys/module/amdgpu/version"))
 _NVIDIA_TEXT = Path("/proc/driver/nvidia/version")
 _NVML = "libnvidia-ml.so.1"
@@ -46,8 +51,21 @@ class BackendKey:
 
     @classmethod
     def of(cls, manifest: Manifest) -> BackendKey:
-        """The digest covers manifest and kernel sources."""
-        return cls(name=manifest.name, version=manifest.version, sources=source_digest(manifest)[:32])
+        """The digest covers kernel sources, and of the manifest what is not said for ranking alone."""
+        said = {key: value for key, value in manifest.raw.items() if key not in RANKING}
+        digest = hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode())
+        for path, content in _sources(manifest.folder):
+            digest.update(f"{path}\0{hashlib.sha256(content).hexdigest()}\n".encode())
+        return cls(name=manifest.name, version=manifest.version, sources=digest.hexdigest()[:32])
+
+
+def _sources(folder: Path | None) -> list[tuple[str, bytes]]:
+    """(path within a backend's folder, content) of every kernel source but the manifest, by path."""
+    if folder is None:
+        return []
+    paths = (path for path in folder.rglob("*") if path.suffix in SOURCES and path.is_file())
+    found = {path.relative_to(folder).as_posix(): path for path in paths}
+    return [(name, path.read_bytes()) for name, path in sorted(found.items()) if name != MANIFEST]
 
 
 def device_key(device: Device) -> str | None:

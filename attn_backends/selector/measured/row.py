@@ -8,10 +8,10 @@ from typing import Any
 
 from attn_backends.selector.measured.bucket import Bucket
 
-OK = "ok"
+OK, CAPPED = "ok", "capped"
 # Why there is no time: what bench says of a contender, and what can happen to a worker process.
 FAILED = (
-    "refused", "wrong", "error", "out_of_memory", "device_lost", "crash", "timeout", "excluded", "capped",
+    "refused", "wrong", "error", "out_of_memory", "device_lost", "crash", "timeout", "excluded", CAPPED,
 )  # fmt: skip
 STATUSES = (OK, *FAILED)
 FLOOR_SHARE = 0.5  # of the roofline's floor; what is below is no time of that work on that device

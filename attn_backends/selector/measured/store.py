@@ -10,13 +10,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING
 
+from attn_backends.selector.cost.model import ROOFLINE
 from attn_backends.selector.measured.bucket import bucket_of
 from attn_backends.selector.measured.machine import BackendKey, Machine, device_key
 from attn_backends.selector.measured.neighbours import Place, between, corners
-from attn_backends.selector.measured.row import OK, Row
-from attn_backends.selector.times import Measured
+from attn_backends.selector.measured.row import CAPPED, OK, Row
+from attn_backends.selector.times import Measured, predicted_times
 
 if TYPE_CHECKING:
     from attn_backends.device import Device
@@ -76,6 +78,8 @@ class StoredTimes:
         known = {place: _known(kind.places.get(place, {}), keys) for place in weights}
         if not known or not all(known.values()):
             return {}
+        if not _behind(list(known.values()), manifests, request, device):
+            return {}
         found = between({place: _times(own) for place, own in known.items()}, weights)
         at = min((row.at for own in known.values() for row in own.values() if row.status == OK), default="")
         by = "bucket" if len(weights) == 1 else "neighbours"
@@ -119,6 +123,25 @@ def _known(rows: Mapping[str, Row], wanted: Mapping[str, Manifest]) -> dict[str,
         return {}
     found = {manifest.name: rows[key] for key, manifest in wanted.items() if key in rows}
     return found if any(row.status == OK for row in found.values()) else {}
+
+
+def _behind(
+    places: Sequence[Mapping[str, Row]], manifests: Sequence[Manifest], request: Request, device: Device
+) -> bool:  # fmt: skip
+    """Whether those that were left out, as others are so much faster, are predicted behind the fastest of those timed.
+
+    A calibration left them out among all that fitted then, by the predictions of that day; now others may be picked.
+    """
+    capped = [{name for name, row in rows.items() if row.status == CAPPED} for rows in places]
+    if not any(capped):
+        return True
+    predicted = predicted_times(ROOFLINE, manifests, request, device)
+    for rows, left_out in zip(places, capped, strict=True):
+        times = _times(rows)
+        fastest = predicted.get(min(times, key=lambda name: times[name]), 0.0)
+        if any(predicted.get(name, inf) < fastest for name in left_out):
+            return False
+    return True
 
 
 def _times(rows: Mapping[str, Row]) -> dict[str, float]:
