@@ -12,13 +12,17 @@ BEHIND = ("capability", "check")  # stages that a filter before them keeps from 
 
 
 def behind_the_filters(decision: Decision, candidate: Candidate) -> Candidate | None:
-    """How a backend stands that the policy, a package or a certificate is against, once none of them is.
+    """How a backend stands that the policy, a knob, a package or a certificate is against, once none of them is.
 
     None where its boxes and its check hold the request, where they spoke first, and where it cannot be asked.
     """
     from attn_backends.registry.environment import Environment
+    from attn_backends.registry.knobs import NO_KNOBS
     from attn_backends.registry.manifest import NUMERICS
-    from attn_backends.selector.explain import decide
+    from attn_backends.registry.registry import default_registry
+    from attn_backends.selector.resolve import resolve
+    from attn_backends.selector.select import question_of
+    from attn_backends.selector.times import NO_TIMES
 
     if candidate.status != "rejected" or candidate.stage in BEHIND:
         return None
@@ -27,7 +31,10 @@ def behind_the_filters(decision: Decision, candidate: Candidate) -> Candidate | 
         policy, only=None, block=policy.block - {name}, numerics=frozenset(NUMERICS), allow_quarantined=True,
         forbid_reference=False, trust=policy.trust | {name},
     )  # fmt: skip
-    own = decide(decision.request, device=decision.device, policy=lifted, environment=Environment.pretend()).candidate(
-        name
-    )
+    registry = default_registry()
+    question, _ = question_of(
+        decision.request, None, lifted, decision.device, Environment.pretend(), (), NO_KNOBS, registry.snapshot(), registry,
+        NO_TIMES,
+    )  # fmt: skip
+    own = resolve(question).candidate(name)
     return own if own.status == "rejected" and own.stage in BEHIND else None

@@ -111,6 +111,16 @@ def test_what_fits_but_for_a_filter_has_nothing_behind_it(run_json, stranger, wo
     assert (found and [one["axis"] for one in found]) == behind
 
 
+@pytest.mark.parametrize(
+    "knob", [("BLOCK", "stranger"), ("ONLY", "eager"), ("PIN", "eager")], ids=["blocked", "not in only", "pinned"]
+)
+def test_behind_a_knob_stand_the_axes_too(run_json, stranger, monkeypatch, knob):
+    """The environment's knobs are lifted with the policy that they are laid over."""
+    monkeypatch.setenv(f"ATTN_BACKENDS_{knob[0]}", knob[1])
+    found = run_json("why-not", stranger, "--device", "cpu", "--head-dim", "64", "--dtype", "float16")["behind"]
+    assert [one["axis"] for one in found] == ["dtype"]
+
+
 def test_a_name_that_nobody_has_is_answered_with_the_nearest(run):
     """Whether it took part is not the point."""
     assert "no backend 'egaer'; did you mean eager?" in run("why-not", "egaer").stderr

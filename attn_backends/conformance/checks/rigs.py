@@ -24,7 +24,7 @@ from attn_backends.conformance.inputs import bias_dtype, store, stored
 from attn_backends.conformance.yardstick import coarseness
 
 GAP = 200.0  # in score: exp(-200) is nothing beside 1
-TAIL = 11.0 * math.log(2.0)  # in score: e4m3 and e5m2 hold no 2^-11 of the largest weight unless that is made larger
+TAIL = 11.0 * math.log(2.0)  # in score: e4m3, whose largest weight is 1, holds no 2^-11 beside it
 
 
 def _plain(case: Case) -> bool:
