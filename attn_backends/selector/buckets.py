@@ -1,7 +1,7 @@
 """The cache key of a request: every field, lengths as buckets, strides as what the table derives from them.
 
 A bucket is a power-of-two range of lengths, cut besides at every limit that a manifest declares, so that all lengths of
-a bucket are decided alike. (What quarantine entries, policy rules and scopes say of a request is in the cache key
+a bucket are decided alike; new tokens also where a declared tile begins (`tile_edges`), so that they rank alike. (What quarantine entries, policy rules and scopes say of a request is in the cache key
 itself, as their outcome.) Whether the queries are fewer than the keys, as many or more is in the key too.
 
 Totals and page counts are buckets without the powers of two, cut at declared limits alone: how large they are, the
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ _FOLLOWING: dict[str, Callable[[Request], int]] = {
     "num_pages": lambda r: r.batch * -(-r.seq_k // (r.page_size or 1)),
 }
 _ORDERED = ("seq_q", "seq_k")  # the lengths whose order is part of the key
+NO_CUTS: Mapping[str, tuple[int, ...]] = {}
 Named = tuple[str, Allowed]  # (length field, what is declared of it)
 
 
@@ -55,7 +56,10 @@ def declared_lengths(boxes: Iterable[Box], table: tuple[Row, ...] = TABLE) -> li
 class Buckets:
     """Bucket edges per length field, and the cache key made with them."""
 
-    def __init__(self, limits: Iterable[Named], table: tuple[Row, ...] = TABLE) -> None:
+    def __init__(
+        self, limits: Iterable[Named], table: tuple[Row, ...] = TABLE, *, cuts: Mapping[str, tuple[int, ...]] = NO_CUTS
+    ) -> None:
+        """limits: as declared; cuts: by length field the first lengths of further ranges."""
         fields = fields_of(table)
         self._lengths = tuple(field.name for field in fields if field.bucketed)
         self._followed = tuple(name for name in self._lengths if name in _FOLLOWING)
@@ -65,7 +69,8 @@ class Buckets:
         self._sizes = attrgetter(*self._lengths)
         self._derived = tuple(index for index, row in enumerate(table) if row.derived)
         self._edges: dict[str, tuple[int, ...]] = {
-            name: (0,) if name in _FOLLOWING else _POWERS for name in self._lengths
+            name: (0,) if name in _FOLLOWING else tuple(sorted({*_POWERS, *cuts.get(name, ())}))
+            for name in self._lengths
         }
         self._residues: dict[str, tuple[tuple[int, int], ...]] = dict.fromkeys(self._lengths, ())
         for name, allowed in limits:

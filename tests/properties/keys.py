@@ -10,6 +10,7 @@ from attn_backends.capability import TABLE, Row
 from attn_backends.device import Device
 from attn_backends.matching import MatchIndex
 from attn_backends.selector.buckets import Buckets, declared_lengths
+from attn_backends.selector.tile_edges import tile_edges
 
 ODD = ({"max": 1000}, {"min": 66, "multiple_of": 3}, [127, 510], {"mod": 5, "rest": 2, "max": 4097})
 
@@ -31,7 +32,8 @@ class Keys:
         manifests = registry.snapshot().manifests
         self.table = table
         self.names = tuple(manifest.name for manifest in manifests)
-        self.buckets = Buckets(declared_lengths([box for m in manifests for box in m.boxes], table), table)
+        limits = declared_lengths([box for m in manifests for box in m.boxes], table)
+        self.buckets = Buckets(limits, table, cuts={"seq_q": tile_edges(manifests)})
         self.index = MatchIndex([manifest.boxes for manifest in manifests], table)
 
     def values(self, request: Request, device: Device) -> tuple[Any, ...]:

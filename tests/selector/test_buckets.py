@@ -11,6 +11,7 @@ from attn_backends.selector.buckets import Buckets
 from attn_backends.values import NUMBERS
 from tests.selector.scenes import backend, request
 
+CUTS = {"seq_q": (65, 129, 193, 20001)}
 LIMITS = {
     "no limit": [],
     "a limit on keys": [("seq_k", {"max": 100})],
@@ -22,8 +23,8 @@ LIMITS = {
 SIZES = (0, 1, 2, 3, 64, 65, 70, 79, 80, 99, 100, 101, 127, 128, 20000, 80000, 100000, 120000, 2**62, 2**62 + 9)
 
 
-def _buckets(limits) -> Buckets:
-    return Buckets([(name, NUMBERS.parse(raw)) for name, raw in limits])
+def _buckets(limits, cuts=None) -> Buckets:
+    return Buckets([(name, NUMBERS.parse(raw)) for name, raw in limits], cuts=cuts or {})
 
 
 def _draw(rng):
@@ -37,10 +38,11 @@ def _draw(rng):
     return request(causal=False, **lengths)
 
 
+@pytest.mark.parametrize("cuts", [{}, CUTS], ids=["no cuts", "cuts"])
 @pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS.keys())
-def test_one_key_has_one_canonical_request(limits):
+def test_one_key_has_one_canonical_request(limits, cuts):
     """Equal keys have equal canonical requests; each lies in its own key and keeps the order of seq_q and seq_k."""
-    buckets, rng, found = _buckets(limits), random.Random(7), {}
+    buckets, rng, found = _buckets(limits, cuts), random.Random(7), {}
     for _ in range(1500):
         asked = _draw(rng)
         key = buckets.key(asked, (None,) * 99)

@@ -184,13 +184,23 @@ def test_the_first_row_that_serves_a_call_holds():
 
 
 @pytest.mark.parametrize(
-    ("heads", "sizes"), [(8, [(4, 384), (3, 512), (3, 282)]), (64, [(4, 512)])], ids=["few", "many"]
+    ("heads", "new", "keys", "sizes"),
+    [
+        pytest.param(8, 512, 512, [(4, 496, 496), (3, 464, 464)], id="between tiles, few"),
+        pytest.param(64, 512, 512, [(4, 480, 480)], id="between tiles, many"),
+        pytest.param(1, 4096, 4096, [(4, 3072, 3072), (3, 4096, 4096), (3, 2253, 2253)], id="a power of two, few"),
+        pytest.param(64, 4096, 4096, [(4, 4096, 4096)], id="a power of two, many"),
+        pytest.param(8, 1, 4096, [(4, 1, 3072), (3, 1, 4096), (3, 1, 2253)], id="decode"),
+    ],
 )
-def test_a_small_bucket_is_ranked_over_its_sizes(heads, sizes):
-    """Where the waves of tiles are few, the time is the geometric mean over calls in the bucket; else that of its top."""
+def test_a_small_bucket_is_ranked_over_its_sizes(heads, new, keys, sizes):
+    """Where the waves of tiles are few, the time is the geometric mean over calls in the bucket; else that of one."""
     made = manifest(efficiency=FAST)
-    top = request(batch=4, seq_q=512, seq_k=512, num_q_heads=heads, num_kv_heads=heads)
-    each = [ROOFLINE.predict(made, top.replace(batch=batch, seq_q=seq, seq_k=seq), H200) for batch, seq in sizes]
+    top = request(batch=4, seq_q=new, seq_k=keys, num_q_heads=heads, num_kv_heads=heads)
+    each = [
+        ROOFLINE.predict(made, top.replace(batch=batch, seq_q=seq_q, seq_k=seq_k), H200)
+        for batch, seq_q, seq_k in sizes
+    ]
     assert ROOFLINE.predict_together([made], top, H200)["one"] == pytest.approx(math.prod(each) ** (1 / len(each)))
 
 

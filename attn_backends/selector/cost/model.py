@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from attn_backends.device import Device
     from attn_backends.registry.manifest import Manifest
     from attn_backends.request import Request
+    from attn_backends.selector.cost.sequences import Sequences
 
-VERSION = 3  # of the formulas: a decision made under others has another id
+VERSION = 4  # of the formulas: a decision made under others has another id
 MILLISECONDS = 1e3
 
 
@@ -42,14 +43,20 @@ class Roofline:
 
     def predict_together(self, manifests: Sequence[Manifest], request: Request, device: Device) -> Mapping[str, float]:
         """Milliseconds by name, over the bucket of the request; empty where the model does not rank these backends."""
-        able = [manifest for manifest in manifests if manifest.efficiency]
         sizes = within(sequences_of(request), request.num_q_heads)
+        found = self.predict_over(manifests, request, device, sizes)
+        return comparable(found, manifests) if found else {}
+
+    def predict_over(
+        self, manifests: Sequence[Manifest], request: Request, device: Device, sizes: tuple[Sequences, ...]
+    ) -> dict[str, float]:
+        """Geometric means in milliseconds over calls of these sizes, by name of those that declare efficiency."""
+        able = [manifest for manifest in manifests if manifest.efficiency]
         subject = subject_of_sizes(request, device, sizes) if able else None
         if subject is None:
             return {}
         root = 1 / len(sizes)
-        found = {one.name: prod(seconds(one, subject)) ** root * MILLISECONDS for one in able}
-        return comparable(found, manifests)
+        return {one.name: prod(seconds(one, subject)) ** root * MILLISECONDS for one in able}
 
 
 def comparable(times: Mapping[str, float], manifests: Sequence[Manifest]) -> Mapping[str, float]:

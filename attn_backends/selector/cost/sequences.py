@@ -11,6 +11,8 @@ import itertools
 from math import ceil
 from typing import TYPE_CHECKING
 
+from attn_backends.selector.tile_edges import LONGEST
+
 if TYPE_CHECKING:
     from attn_backends.request import Request
 
@@ -18,6 +20,11 @@ Sequences = tuple[tuple[int, int, int], ...]  # (how many, seq_q, seq_k)
 # Shares of the top of a bucket that stand for the calls in it: (of the sequences, of their lengths). A bucket reaches from a
 # half, exclusive, to the whole of either. Where the waves of tiles are few, the fastest kernel changes on the way.
 SIZES = ((1.0, 0.75), (0.75, 1.0), (0.55, 0.55))
+# The same between two edges of tiles, 64 tokens apart or more: (share of the sequences, tokens below the top). Not the top itself, at
+# which every tile is full: a kernel may fill them with other heads at lengths below.
+LEAST_TILE = 64
+INNER = ((1.0, 32),)
+INNER_OF_FEW = ((1.0, 16), (0.75, 48))
 FEW_ROWS = 1 << 16  # query rows over all heads; calls of more are alike all over their bucket to a model of waves
 # What is timed of such larger calls: the top of a bucket is a power of two, which tiles of 64 and 128 divide and most lengths
 # do not. These two leave every tile in use (64, 80, 128, 176, 192) partly filled, and have their mean in the middle.
@@ -40,8 +47,19 @@ def sequences_of(request: Request) -> Sequences:
 
 
 def within(sequences: Sequences, heads: int) -> tuple[Sequences, ...]:
-    """The sizes that rank a bucket with these sequences at its top: several for few query rows, else the top."""
-    return _sized(sequences, SIZES) if _few(sequences, heads) else (sequences,)
+    """The sizes that rank a bucket with these sequences at its top: several for few query rows, else one."""
+    few = _few(sequences, heads)
+    if between_tiles(sequences):
+        ((count, new, _keys),) = sequences
+        inner = INNER_OF_FEW if few else INNER
+        return tuple([((ceil(count * many), new - less, new - less),) for many, less in inner])
+    return _sized(sequences, SIZES) if few else (sequences,)
+
+
+def between_tiles(sequences: Sequences) -> bool:
+    """Whether a bucket with these sequences at its top is a range of lengths that take as many tiles (`tile_edges`)."""
+    (_count, new, keys), *others = sequences
+    return not others and new == keys and LEAST_TILE < new <= LONGEST
 
 
 def timed_within(sequences: Sequences, heads: int) -> tuple[Sequences, ...]:

@@ -14,6 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from attn_backends.selector.cost.model import ROOFLINE
+from attn_backends.selector.cost.sequences import between_tiles, sequences_of, timed_within, within
 from attn_backends.selector.measured.bucket import bucket_of
 from attn_backends.selector.measured.machine import BackendKey, Machine, device_key
 from attn_backends.selector.measured.neighbours import Place, between, corners
@@ -25,11 +26,7 @@ if TYPE_CHECKING:
     from attn_backends.registry.environment import Environment
     from attn_backends.registry.manifest import Manifest
     from attn_backends.request import Request
-
-FLOOR_SLACK = (
-    4  # a bucket is up to twice as large on two axes as a call in it; below this part of the floor it is no time
-)
-
+    from attn_backends.selector.cost.sequences import Sequences
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -80,7 +77,8 @@ class StoredTimes:
             return {}
         if not _behind(list(known.values()), manifests, request, device):
             return {}
-        found = between({place: _times(own) for place, own in known.items()}, weights)
+        timed = between({place: _times(own) for place, own in known.items()}, weights)
+        found = _moved(timed, manifests, request, device)
         at = min((row.at for own in known.values() for row in own.values() if row.status == OK), default="")
         by = "bucket" if len(weights) == 1 else "neighbours"
         return {name: Measured(ms, at, by) for name, ms in found.items()}
@@ -142,6 +140,32 @@ def _behind(
         if any(predicted.get(name, inf) < fastest for name in left_out):
             return False
     return True
+
+
+def _moved(
+    found: Mapping[str, float], manifests: Sequence[Manifest], request: Request, device: Device
+) -> Mapping[str, float]:
+    """The times of a bucket of twofold lengths at those of the request, where it stands for lengths between two edges of tiles.
+
+    Each backend's time times what it is predicted to take there over what it is predicted for the sizes that were timed; as they are where one
+    of them has no prediction.
+    """
+    here = sequences_of(request)
+    if not between_tiles(here):
+        return found
+    heads = request.num_q_heads
+    timed = timed_within(_top(request), heads)
+    there = ROOFLINE.predict_over(manifests, request, device, timed)
+    here_ms = ROOFLINE.predict_over(manifests, request, device, within(here, heads))
+    if not all(name in there for name in found):
+        return found
+    return {name: ms * here_ms[name] / there[name] for name, ms in found.items()}
+
+
+def _top(request: Request) -> Sequences:
+    """The sequences at the top of a measured bucket: powers of two."""
+    length = 1 << (request.seq_q - 1).bit_length()
+    return ((1 << (request.batch - 1).bit_length(), length, length),)
 
 
 def _times(rows: Mapping[str, Row]) -> dict[str, float]:
