@@ -395,8 +395,26 @@ def difference_from_eager(call: Call) -> float:
     return _difference(call.out, out)
 
 
+# Keys of a sequence, and whether the last split to end may merge them.
+NAN = {"one split": (40, True), "merged by the last split": (1000, True), "merged by a second kernel": (1000, False)}
+
+
+def numbers_in_spite_of_nan(name: str, dtype: torch.dtype, device: str) -> int:
+    """How many numbers of out and LSE are none where one key that every row sees is NaN."""
+    length, merge = NAN[name]
+    call, _right = calls(Case(lengths=(length,), new=(1,)), dtype, device)
+    assert call.block_table is not None
+    call.k[call.block_table[0, length // 32].long(), 1] = torch.nan  # one key, in the midst of the sequence
+    launching.launch(call, operands_of(call), merge=merge)
+    assert call.lse is not None
+    return int((~torch.isnan(call.out)).sum()) + int((~torch.isnan(call.lse)).sum())
+
+
 def main() -> None:
-    """Print every case's differences in one dtype by turns, or in all, from this machine's CPU."""
+    """Print every case's differences in one dtype by turns, or in all, from this machine's CPU; or what NaN does."""
+    if sys.argv[1:] == ["--nan"]:
+        json.dump({name: numbers_in_spite_of_nan(name, torch.float32, "cpu") for name in NAN}, sys.stdout)
+        return
     found = {
         name: {str(dtype): differences(CASES[name], dtype, "cpu") for dtype in dtypes}
         for name, dtypes in (dict.fromkeys(CASES, INTERPRETED) if sys.argv[1:] == ["--all"] else TURNS).items()

@@ -53,6 +53,11 @@ def in_all():
     return interpret("--all")
 
 
+@pytest.fixture(scope="session")
+def spoilt():
+    return interpret("--nan")
+
+
 def assert_close(found, limit):
     assert found["infinite"] == 0
     wrong = {name: value for name, value in found.items() if not value <= limit}
@@ -72,6 +77,19 @@ def test_interpreted(in_turn, name):
 @pytest.mark.parametrize("name", table.CASES)
 def test_interpreted_in_all(in_all, name, dtype):
     assert_close(in_all[name][str(dtype)], LIMITS[dtype])
+
+
+@pytest.mark.parametrize("name", table.NAN)
+def test_nan_at_a_key_that_rows_see_is_nan_in_their_results(spoilt, name):
+    """A split that saw it is not taken for one that saw nothing, which would leave a plausible result without its keys."""
+    assert spoilt[name] == 0
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("name", table.NAN)
+def test_nan_is_nan_on_a_gpu(name):
+    assert table.numbers_in_spite_of_nan(name, torch.bfloat16, "cuda") == 0
 
 
 @pytest.mark.parametrize(("name", "dtype"), REFUSED)

@@ -1,6 +1,6 @@
 """What becomes of acc, m and l of a tile of rows: the output and its LSE, or a part of them for `combine`.
 
-out = acc / l,   lse = (m + log2(l)) ln 2;   0 and -inf where a row saw nothing
+out = acc / l,   lse = (m + log2(l)) ln 2;   0 and -inf where a row saw nothing, NaN where it saw NaN
 """
 
 import triton
@@ -12,7 +12,7 @@ from attn_backends.backends.paged_decode.scores import LN2, LOG2E, MINUS_INF
 @triton.jit
 def finished(acc, top, total):
     """(acc / l, m + log2(l)): rows of a result, and their LSE in log2 units."""
-    seen = total > 0.0
+    seen = total != 0.0
     filled = tl.where(seen, total, 1.0)
     return tl.where(seen[:, None], acc / filled[:, None], 0.0), tl.where(seen, top + tl.log2(filled), MINUS_INF)
 

@@ -22,6 +22,7 @@ class Config:
 
     arch .. last_arch, bytes, width, tma, aligned and extras say which calls the row serves: configs.toml has the words.
     portable: one kernel for many widths, bands and memories.
+    parts: whether a warp has whole rows of scores, so that threads may sum up their own.
     cubics: of eight weights under a softcap that bounds them, how many are worked out by a polynomial (`weights.py`).
     shared, spills: bytes of shared memory per block, and of spilled registers per thread; upper bounds over those calls.
     """
@@ -39,6 +40,7 @@ class Config:
     stages: int
     split: bool = False
     portable: bool = False
+    parts: bool = False
     cubics: int = 0
     shared: int = 0
     spills: int = 0

@@ -9,7 +9,8 @@
     out = acc / l,   lse = (m + log2(l)) * ln 2
 
 Where a softcap alone bounds the scores (BOUNDED), m is that bound from the start: exp2(m - m') is 1 and nothing is
-rescaled. The last line holds for every m. A row that saw nothing has l = 0 then, and m = -inf behind the loop.
+rescaled. The last line holds for every m. A row that saw nothing has l = 0 then, and m = -inf behind the loop. With PARTS,
+where a warp has whole rows of scores, threads sum up what is theirs, columns 8 apart, until the loop ends.
 
 Shapes: q [BLOCK_M, D], k [BLOCK_N, D], v [BLOCK_N, Dv]; m, l [BLOCK_M] and acc [BLOCK_M, Dv] in float32. The sink
 enters once, behind the loop. The keys split into three stretches: those where the window's left edge cuts some row,
@@ -62,7 +63,7 @@ def attention_forward(
     ALIBI: tl.constexpr, SINKS: tl.constexpr, DROPOUT: tl.constexpr, NEGATE_Q: tl.constexpr,
     TMA: tl.constexpr, WIDE: tl.constexpr, PADDED_D: tl.constexpr, PADDED_DV: tl.constexpr,
     EVEN_K: tl.constexpr, GUARD_V: tl.constexpr, COUNTED: tl.constexpr, PRECISION: tl.constexpr, FAST_TANH: tl.constexpr,
-    STORE_LSE: tl.constexpr, STORE_TOPS: tl.constexpr, BOUNDED: tl.constexpr, CUBICS: tl.constexpr,
+    STORE_LSE: tl.constexpr, STORE_TOPS: tl.constexpr, BOUNDED: tl.constexpr, CUBICS: tl.constexpr, PARTS: tl.constexpr,
 ):
     """Grid: one program per (query tile, head, sequence), one-dimensional; the tile with the longest walk first."""
     if PORTABLE:
@@ -116,7 +117,6 @@ def attention_forward(
     top = tl.full([BLOCK_M], MINUS_INF, dtype=tl.float32)
     if BOUNDED:
         top = tl.zeros([BLOCK_M], dtype=tl.float32) + bound_of(softcap)
-    PARTS: tl.constexpr = BOUNDED and TMA  # there a warp has whole rows of scores: threads sum up what is theirs
     total = tl.zeros([BLOCK_M, 8] if PARTS else [BLOCK_M], dtype=tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_DV], dtype=tl.float32)
     visited = 0
@@ -201,8 +201,9 @@ def attention_forward(
                     visited += 1
 
     if PARTS:
-        total = undone(tl.sum(total, 1), CUBICS)
+        total = tl.sum(total, 1)
     if BOUNDED:
+        total = undone(total, CUBICS)
         top = tl.where(total != 0.0, top, MINUS_INF)
     if SINKS:
         if PORTABLE:

@@ -54,7 +54,7 @@ def launch_forward(
         *sources.steps(operands.slope_strides, lists.strides),
         sizes.heads, sizes.heads // sizes.kv_heads, sizes.longest_q, sizes.longest_k, sizes.width, sizes.width_v,
         -scale if negate else scale, softcap, -inner_scale if negate else inner_scale, *operands.band, operands.present, *operands.dropout,
-        SINKS=config.portable or call.sinks is not None, NEGATE_Q=negate, STORE_LSE=lse is not None, STORE_TOPS=tops is not None, COUNTED=visits is not None, BOUNDED=capped, CUBICS=config.cubics if capped else 0,
+        SINKS=config.portable or call.sinks is not None, NEGATE_Q=negate, STORE_LSE=lse is not None, STORE_TOPS=tops is not None, COUNTED=visits is not None, BOUNDED=capped, CUBICS=config.cubics if capped else 0, PARTS=capped and config.parts,
         EVEN_K=fills_tiles(operands, "k", config), GUARD_V=guarded(operands, sources), **options,
     )  # fmt: skip
 

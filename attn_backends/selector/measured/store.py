@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from attn_backends.request import Request
     from attn_backends.selector.cost.sequences import Sequences
 
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """The known places of one kind of call on one device: rows by place and backend."""
