@@ -80,7 +80,7 @@ def test_every_row_serves_some_call():
     for size, stored in ((2, 2), (2, 3), (2, 4), (4, 8), (4, 2)):
         for width in (64, 128, 256, 576):
             for rows in (1, 64):
-                for units in (8, 1024):
+                for units in (8, 40, 200, 1024):
                     traits = Traits.of(
                         size=size, stored=stored, widths=(width, width), rows=rows, units=units, batch_invariant=False
                     )
