@@ -47,7 +47,7 @@ def command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
 
     \b
     attn-backends calibrate --minutes 5
-    attn-backends regret --minutes 4 --seed 7 --processes 12
+    attn-backends regret --minutes 4 --seed 7 --processes 15
     """  # noqa: D301  # \b is how click is told not to fill a paragraph
     from attn_backends.calibrate.regret import report
     from attn_backends.cli.bench_order import default_folder, torch_device
@@ -73,7 +73,9 @@ def _shapes(ctx: click.Context, device: Any, path: Path, given: dict[str, Any]) 
 
     if given["judge_only"]:
         if not path.exists():
-            raise Failure(f"no {path.name} to judge", "leave --judge-only out")
+            raise Failure(
+                f"no {path.name} to judge in {path.parent}", "name its folder with --out, or leave --judge-only out"
+            )
         return Results.read(path), 0
     from attn_backends.calibrate.regret_run import time_held_out
     from attn_backends.cli.bench import typed

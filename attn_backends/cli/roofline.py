@@ -20,7 +20,12 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @question_options
 @click.option("--config", type=CONFIG, help="Every call of a model: a config.json, its folder, or a shipped name.")
 @click.option("--context", type=click.IntRange(min=1), help="With --config: tokens in all.")
-@click.option("--against", type=FILE, multiple=True, help="Judge the cost model by results files of `bench`.")
+@click.option(
+    "--against",
+    type=FILE,
+    multiple=True,
+    help="Judge the cost model by a results file of `bench` or `regret`; may be repeated.",
+)
 @json_option
 @click.pass_context
 def command(

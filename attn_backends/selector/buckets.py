@@ -1,8 +1,9 @@
 """The cache key of a request: every field, lengths as buckets, strides as what the table derives from them.
 
 A bucket is a power-of-two range of lengths, cut besides at every limit that a manifest declares, so that all lengths of
-a bucket are decided alike; new tokens also where a declared tile begins (`tile_edges`), so that they rank alike. (What quarantine entries, policy rules and scopes say of a request is in the cache key
-itself, as their outcome.) Whether the queries are fewer than the keys, as many or more is in the key too.
+a bucket are decided alike; new tokens also where a declared tile begins (`tile_edges`), so that they rank alike. (What
+quarantine entries, policy rules and scopes say of a request is in the cache key itself, as their outcome.) Whether the
+queries are fewer than the keys, as many or more is in the key too.
 
 Totals and page counts are buckets without the powers of two, cut at declared limits alone: how large they are, the
 powers of two of batch and longest sequence say already, and a total or a pool that grows with its sequences would cross
