@@ -28,7 +28,8 @@ def print_report(made: Report, left: int, path: Path) -> None:
     screen.print()
     screen.print(facts(list(_further(made))))
     screen.print()
-    screen.print(text(("worst picks by measured time", HEAD)))
+    grounds = "by measured time" if made.measured else "by the cost model: none had a measured time"
+    screen.print(text((f"worst picks {grounds}", HEAD)))
     screen.print(_worst(made))
     for name, whys in made.capped.items():
         for why, count in whys.items():

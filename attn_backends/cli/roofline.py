@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from attn_backends.cli.failure import Failure
 from attn_backends.cli.options import CONFIG, json_option
 from attn_backends.cli.question import QuestionCommand, question_options, question_params, read_question
 from attn_backends.cli.request_flags import fields_given
@@ -49,6 +50,10 @@ def command(
     attn-backends roofline --against benchmarks/results/h200/prefill.json
     """  # noqa: D301  # \b is how click is told not to fill a paragraph
     if against:
+        if given.get("request_file"):
+            raise Failure(
+                f"--against takes one file, and {given['request_file']} is another", "--against A --against B"
+            )
         _judge(against, as_json)
         return
     from attn_backends.cli.roofed import roofed_config, roofed_question

@@ -75,6 +75,8 @@ def _backends(call: RoofedCall) -> Iterator[RenderableType]:
     timed = [one for one in call.standings if one.prediction is not None or one.candidate.measured_ms is not None]
     if timed:
         yield _timed(call, timed)
+    if _is_overtaken(timed):
+        yield text(("chosen for a range of sizes, not for these alone; `explain` has its times there", QUIET))
     others: dict[str, list[str]] = {}
     for one in call.standings:
         if one not in timed:
@@ -103,6 +105,13 @@ def _timed(call: RoofedCall, standings: Sequence[Standing]) -> Table:
         seen = [] if not measured else ["" if one.candidate.measured_ms is None else f"{one.candidate.measured_ms:.4g}"]
         made.add_row(name, predicted, *seen, share, bound, _rate(call, one), text(("chosen" if chosen else "", GOOD)))
     return made
+
+
+def _is_overtaken(standings: Sequence[Standing]) -> bool:
+    """Whether another one is predicted to be faster, at these very sizes, than the one that is chosen."""
+    predicted = {one.candidate.name: one.prediction.seconds for one in standings if one.prediction is not None}
+    chosen = [one.candidate.name for one in standings if one.candidate.status == "selected"]
+    return any(name in predicted and min(predicted.values()) < predicted[name] for name in chosen)
 
 
 def _unit(call: RoofedCall) -> str:

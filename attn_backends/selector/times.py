@@ -2,7 +2,7 @@
 
 The neutral store knows no measurement (it is the default), the neutral model predicts nothing (the default one is
 `selector.cost.model.ROOFLINE`); where neither says anything, the declared priority decides. Both must answer
-from the canonical request alone (lengths at the top of their bucket), so that equal cache keys rank equally.
+from the canonical request alone, which stands for its bucket, so that equal cache keys rank equally.
 """
 
 from __future__ import annotations

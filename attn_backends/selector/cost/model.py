@@ -4,8 +4,8 @@ It predicts from declared shares of the device's peaks (`predict.py`), so it can
 none. Such a backend keeps its place by priority: where its priority is above that of every backend with a prediction, the
 model says nothing at all, and priorities decide; else it comes after those with a prediction.
 
-Ranking asks about the top of a bucket, for all calls in it. Small calls get the geometric mean over several sizes in the bucket
-(`sequences.within`), so that no kernel is ranked by the waves of one size alone.
+Ranking asks about a bucket, by its canonical request, for all calls in it: predicted is one size that stands for them, or the
+geometric mean over several (`sequences.within`), so that no kernel is ranked by the waves of one size alone.
 """
 
 from __future__ import annotations
