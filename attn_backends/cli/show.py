@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from attn_backends.registry.environment import Environment
     from attn_backends.registry.manifest import Manifest
+    from attn_backends.registry.tiles import Tiles
     from attn_backends.selector.quarantine import Entry
 
 
@@ -49,6 +50,7 @@ def _record(
         "callables": {**manifest.callables, **dict.fromkeys(manifest.functions, "in process")},
         "efficiency": manifest.efficiency,
         "start_us": manifest.start_us,
+        "tiles": manifest.raw.get("tiles", []),
         "algorithm": manifest.algorithm,
         "installed": {one.name: environment.version(one.name) for one in manifest.requires},
         "capability": [box.raw for box in manifest.boxes],
@@ -110,7 +112,17 @@ def _facts(manifest: Manifest, environment: Environment) -> list[tuple[str, str 
     if manifest.efficiency:
         rows.append(("efficiency", ", ".join(f"{name} {share:.0%}" for name, share in manifest.efficiency.items())))
         rows.append(("start", f"{manifest.start_us:g} us a call"))
+    if manifest.tiles:
+        rows.append(("tiles", "; ".join(map(_tile, manifest.tiles))))
     return rows
+
+
+def _tile(tiles: Tiles) -> str:
+    """Queries by keys, and the calls that they are for, where not for all."""
+    held = [] if tiles.head_dim is None else [f"heads to {tiles.head_dim}"]
+    held += [] if tiles.causal is None else ["causal" if tiles.causal else "full"]
+    held += [] if tiles.longest is None else [f"to {tiles.longest} queries"]
+    return f"{tiles.rows} x {tiles.keys}" + (f" ({', '.join(held)})" if held else "")
 
 
 def _requirements(manifest: Manifest, environment: Environment) -> Text:

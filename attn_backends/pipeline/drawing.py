@@ -11,7 +11,7 @@ LEFT, TOP, ROW, GAP = 96, 34, 30, 8
 
 
 def draw_text(timeline: Timeline, width: int = 100) -> list[str]:
-    """Three lines of `width` characters behind the unit's name; a piece that is too short for its name is a dash."""
+    """Three lines of `width` characters behind the unit's name; a piece that is too short for its name has its first letter."""
     scale = width / timeline.clocks
     lines = []
     for unit in UNITS:
@@ -59,5 +59,5 @@ def _name(task: Task) -> str:
 
 def _filled(name: str, width: int) -> list[str]:
     if width < len(name) + 1:
-        return ["-"] * max(0, width - 1) + ["|"] * (width > 0)
-    return list(name.ljust(width - 1, "-") + "|")
+        name = name[:1]
+    return list((name.ljust(width - 1, "-")[: width - 1] + "|")[:width]) if width > 0 else []

@@ -40,6 +40,13 @@ def test_list_is_quick():
     assert done.stderr == ""
 
 
+def test_the_package_is_the_command_line():
+    """`python -m attn_backends`, where the script is not on the path."""
+    done = process("-m", "attn_backends", "show", "eager", "--json")
+    assert json.loads(done.stdout)["name"] == "eager"
+    assert done.stderr == ""
+
+
 UNNEEDED_BY_LIST = {  # module -> who would load it
     "attn_backends.device": "certificates, for the name of an architecture",
     "attn_backends.request": "decisions",

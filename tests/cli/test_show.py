@@ -37,6 +37,14 @@ def test_the_json_has_boxes_requirements_and_known_bad_cases(run_json):
     assert {"quarantine"} == {entry["code"] for entry in found["known_bad"]}
 
 
+def test_tiles_are_shown_with_the_calls_they_are_for(run, run_json, monkeypatch):
+    """As many as the manifest says."""
+    monkeypatch.setenv("COLUMNS", "200")
+    assert "192 x 128 (heads to 64, full)" in run("show", "hopper").stdout
+    assert run_json("show", "hopper")["tiles"] == default_registry().snapshot().get("hopper").raw["tiles"]
+    assert run_json("show", "eager")["tiles"] == []
+
+
 def test_known_bad_cases_are_shown_with_their_evidence(run):
     """Whoever wonders why can follow the link."""
     shown = run("show", "sdpa_cudnn").stdout

@@ -102,6 +102,13 @@ def test_the_drawing_has_a_row_per_unit_of_the_width_that_was_asked_for() -> Non
     assert "S0.0" in lines[0]
 
 
+def test_a_piece_without_room_for_its_name_has_its_first_letter() -> None:
+    """So that products of scores and of weights can be told apart on a narrow screen."""
+    tensor_core, softmax, _copies = draw_text(made(2, 1), 60)
+    assert {"S", "P"} <= set(tensor_core[12:]) <= set("SP-| ")
+    assert set(softmax[12:]) <= set("E-| ")
+
+
 def test_the_picture_has_a_box_per_piece_of_work() -> None:
     line = made()
     picture = draw_svg(line)
