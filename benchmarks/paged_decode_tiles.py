@@ -30,16 +30,8 @@ from typing import Any
 
 import torch
 from paged_decode_reading import limits
-from paged_decode_variants import (
-    MERGES,
-    SHAPES,
-    Tile,
-    call_of,
-    compile_all,
-    default_tiles,
-    measured,
-    variants_of,
-)
+from paged_decode_timing import call_of, compile_all, measured
+from paged_decode_variants import MERGES, SHAPES, Tile, default_tiles, variants_of
 
 from attn_backends.bench.clock import clock_for
 from attn_backends.bench.versions import clocks, device_name, versions
