@@ -58,6 +58,7 @@ def _name(task: Task) -> str:
 
 
 def _filled(name: str, width: int) -> list[str]:
+    """`S0.0--|`; where there is no room for that, `S-|`, `S|`, `S`."""
     if width < len(name) + 1:
         name = name[:1]
-    return list((name.ljust(width - 1, "-")[: width - 1] + "|")[:width]) if width > 0 else []
+    return list((name.ljust(width - 1, "-") + "|")[:width])

@@ -109,6 +109,14 @@ def test_a_piece_without_room_for_its_name_has_its_first_letter() -> None:
     assert set(softmax[12:]) <= set("E-| ")
 
 
+def test_a_piece_of_one_character_is_its_letter() -> None:
+    """Its end gives way: a row of bars says nothing of what runs."""
+    plan = Plan(head_dim=128, rows=BLACKWELL.rows, q_tiles=4, s_stages=2)
+    tensor_core = draw_text(timeline(plan, BLACKWELL), 67)[0][12:]
+    assert "||" not in tensor_core
+    assert {"S", "P"} <= set(tensor_core)
+
+
 def test_the_picture_has_a_box_per_piece_of_work() -> None:
     line = made()
     picture = draw_svg(line)
