@@ -55,7 +55,12 @@ def command(list_only: bool, as_json: bool, **given: Any) -> None:
     device = torch_device(given["device"])
     points = _points(device.type, given)
     if list_only:
-        _list(points, as_json)
+        from attn_backends.cli.calibrate_list import listed, print_listed
+
+        if as_json:
+            print_json(listed(points))
+        else:
+            print_listed(points)
         return
     from attn_backends.calibrate.run import Plan, Progress, calibrate
     from attn_backends.cli.bench_progress import BenchProgress
@@ -107,13 +112,3 @@ def _database(named: Path | None) -> Path:
     if path is None:
         raise Failure("ATTN_BACKENDS_MEASUREMENTS=0 says that no times are used", "unset it, or give --database FILE")
     return path
-
-
-def _list(points: Points, as_json: bool) -> None:
-    if as_json:
-        print_json({"shapes": [point.cell.id for point in points.points], "left_out": dict(points.left_out)})
-        return
-    for point in points.points:
-        click.echo(point.cell.id)
-    for what, count in points.left_out.items():
-        click.echo(f"left out: {count} requests with {what}", err=True)
