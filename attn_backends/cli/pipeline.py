@@ -8,18 +8,28 @@ from typing import Any
 import click
 
 from attn_backends.cli.failure import Failure
-from attn_backends.cli.options import json_option
+from attn_backends.cli.options import Name, json_option
 from attn_backends.cli.screen import console, print_json
-from attn_backends.pipeline.chip import CHIPS
+from attn_backends.pipeline.chip import CHIPS, HOPPER
 
 BYTES = {"bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
 POSITIVE = click.IntRange(min=1)
 
 
+def modelled() -> list[str]:
+    """What `--device` takes: chips, then the known devices that have one."""
+    from attn_backends.cli.piped import devices
+
+    return [*CHIPS, *devices()]
+
+
 @click.command("pipeline")
 @click.option("--head-dim", type=POSITIVE, required=True, help="Width of q, k and v.")
 @click.option("--dtype", type=click.Choice(list(BYTES)), default="bfloat16", help="Of q, k and v.  [bfloat16]")
-@click.option("--chip", type=click.Choice(list(CHIPS)), default="hopper", help="Whose multiprocessor.  [hopper]")
+@click.option(
+    "--device", type=Name("device", modelled), help="Whose multiprocessor: hopper, blackwell, h200, sm_100.  [hopper]"
+)
+@click.option("--chip", type=Name("device", modelled), hidden=True, help="What --device was called before.")
 @click.option("--q-tiles", type=click.IntRange(1, 4), help="Query tiles per block of threads.  [1 and 2]")
 @click.option("--s-stages", type=click.IntRange(1, 2), help="Tiles of scores per query tile.  [1 and 2]")
 @click.option("--keys", type=POSITIVE, help="Keys per step.  [128; 64 for heads above 128]")
@@ -32,7 +42,7 @@ POSITIVE = click.IntRange(min=1)
 @click.option("--heads", type=POSITIVE, default=64, help="... and its heads, over all sequences.  [64]")
 @click.option("--svg", type=click.Path(file_okay=False, path_type=Path), help="Write each schedule there as a picture.")
 @json_option
-def command(as_json: bool, svg: Path | None, **given: Any) -> None:
+def command(as_json: bool, svg: Path | None, device: str | None, chip: str | None, **given: Any) -> None:
     """What a pipeline takes from a multiprocessor, and how its products, softmaxes and copies overlap.
 
     Four schedules unless one is asked for: serial; single Q, dual S (the next scores run under this softmax); dual Q
@@ -44,18 +54,19 @@ def command(as_json: bool, svg: Path | None, **given: Any) -> None:
     attn-backends pipeline --head-dim 128
     attn-backends pipeline --head-dim 64 --q-tiles 3 --stages 3 --causal \\
         --seq 4096 --heads 256
-    attn-backends pipeline --head-dim 128 --chip blackwell --svg pictures
+    attn-backends pipeline --head-dim 128 --device b200 --svg pictures
     """  # noqa: D301  # \b is how click is told not to fill a paragraph
-    from attn_backends.cli.piped import piped
+    from attn_backends.cli.piped import chip_of, piped
 
+    asked = chip_of(device or chip or HOPPER.name)
     try:
-        found = piped(element_bytes=BYTES[given.pop("dtype")], **given)
+        found = piped(chip=asked, element_bytes=BYTES[given.pop("dtype")], **given)
     except ValueError as error:
         raise Failure(str(error), "`attn-backends pipeline --help`") from error
     if svg is not None:
         _write(found, svg)
     if as_json:
-        print_json({"schema": "attn.pipeline/1", "schedules": [one.to_json() for one in found]})
+        print_json({"schema": "attn.pipeline/1", "device": asked.name, "schedules": [one.to_json() for one in found]})
     else:
         from attn_backends.cli.pipeline_view import pipeline_view
 

@@ -12,7 +12,7 @@ from tests.bench.test_command import results
 SINGLE = "roofline --device h200 --causal --seq 8192"
 DECODE = "roofline --device h200 --phase decode --page-size 16 --batch 64 --seq 1x8192"
 MODEL = "roofline --device h200 --config llama-3.1-8b"
-BLACKWELL = "pipeline --head-dim 128 --chip blackwell --seq 4096"
+BLACKWELL = "pipeline --head-dim 128 --device blackwell --seq 4096"
 TRIPLE = "pipeline --head-dim 64 --q-tiles 3 --stages 3 --causal --seq 4096 --heads 256"
 FOUR = "pipeline --head-dim 128"
 

@@ -7,7 +7,9 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from attn_backends import Device
 from attn_backends.cli.main import cli
+from attn_backends.cli.piped import chip_of
 
 
 def run(*arguments: str, code: int = 0) -> str:
@@ -39,7 +41,7 @@ def test_what_does_not_fit_is_said_and_ends_with_1() -> None:
 
 def test_blackwell_counts_tensor_memory() -> None:
     one = json.loads(
-        run("--head-dim", "128", "--chip", "blackwell", "--q-tiles", "2", "--s-stages", "1", "--json", code=1)
+        run("--head-dim", "128", "--device", "blackwell", "--q-tiles", "2", "--s-stages", "1", "--json", code=1)
     )
     assert one["schedules"][0]["budget"]["tensor memory"] == {"used": 512, "limit": 512}
 
@@ -51,6 +53,40 @@ def test_pictures_are_written(tmp_path) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("wrong", [["--head-dim", "0"], [], ["--head-dim", "64", "--chip", "volta"]])
+@pytest.mark.parametrize("wrong", [["--head-dim", "0"], []])
 def test_wrong_questions_end_with_2(wrong: list[str]) -> None:
     run(*wrong, code=2)
+
+
+@pytest.mark.parametrize("device", ["volta", "v100", "mi300x", "cpu", "sm_120"])
+def test_a_device_that_is_not_modelled_is_told_which_are(device: str) -> None:
+    """Also one that every other command knows."""
+    said = run("--head-dim", "64", "--device", device, code=2)
+    assert "no pipeline is modelled of" in said
+    assert "hint: modelled are hopper, blackwell, h100, h200, b200, sm_90, sm_100" in said
+
+
+@pytest.mark.parametrize(
+    ("device", "chip"),
+    [("hopper", "hopper"), ("H200", "hopper"), ("sm_90", "hopper"), ("b200", "blackwell"), ("10.0", "blackwell")],
+)
+def test_a_device_is_named_as_everywhere(device: str, chip: str) -> None:
+    """By its name, its architecture, or the chip's."""
+    found = json.loads(run("--head-dim", "64", "--device", device, "--json"))
+    assert found["device"] == chip
+    assert ("tensor memory" in found["schedules"][0]["budget"]) == (chip == "blackwell")
+
+
+def test_a_device_has_its_own_multiprocessors(monkeypatch) -> None:
+    """Waves are of those, and not of the chip's largest part."""
+    cut = Device.pretend("h200", num_sms=78)
+    monkeypatch.setattr(Device, "current", lambda: cut)
+    assert chip_of("here").multiprocessors == 78
+    assert chip_of("h200").multiprocessors == 132
+
+
+def test_the_name_of_before_still_serves() -> None:
+    """Unsaid in the help."""
+    words = ("--head-dim", "64", "--json")
+    assert run(*words, "--chip", "blackwell") == run(*words, "--device", "blackwell")
+    assert "--chip" not in run("--help")
