@@ -7,7 +7,7 @@ Light, no torch (reading, comparing and drawing results works anywhere):
     summary.py     medians and spreads
     compare.py     two results files: ratios, and which of them are beyond the spread
     peers.py       recorded figures of other kernels: a peer that is slower here voids the run
-    model_error.py the cost model against measurements
+    model_error.py the cost model against measurements; shares.py says which shares these tell
     figures.py     the figures that are shown of an outcome
     page.py        one HTML page with its plots (plot.py)
 

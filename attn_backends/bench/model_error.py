@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attn_backends.bench.results import Json, Results
+from attn_backends.bench.shares import Told, told
 from attn_backends.device import Device
 from attn_backends.request import Request
-from attn_backends.selector.cost.fit import Observation, fitted, log_error
+from attn_backends.selector.cost.fit import Observation, log_error
 from attn_backends.selector.cost.load import Subject, subject_of
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from attn_backends.registry.registry import Snapshot
 
 TIE = 0.02  # two backends that are this near are equally right as a pick
+UNITS = ("matrix", "exp", "memory")  # of a floor; what a launch takes is an estimate, and no limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +36,14 @@ class BackendError:
     worst: float  # predicted / measured, where it is furthest off
     worst_cell: str
     efficiency: dict[str, float]  # as declared
-    fitted: dict[str, float]  # as the measurements say
+    told: Told  # what the measurements say of them
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, four digits."""
         rounded = {name: round(getattr(self, name), 4) for name in ("bias", "typical", "worst")}
         return {
             "backend": self.backend, "cells": self.cells, **rounded, "worst_cell": self.worst_cell,
-            "efficiency": self.efficiency, "fitted": self.fitted,
+            "efficiency": self.efficiency, **self.told.to_json(),
         }  # fmt: skip
 
 
@@ -50,7 +52,8 @@ class ModelError:
     """The model over whole files. `right` of `picks` cells with a choice had their fastest backend predicted first.
 
     `regret` is the geometric mean of the pick's time over the best time; 1 is perfect. `unknown`: measured backends that
-    are not installed here, or declare no efficiency.
+    are not installed here, or declare no efficiency. `impossible`: exact results that were there sooner than the device's
+    stated peaks allow; they are not judged.
     """
 
     backends: tuple[BackendError, ...]
@@ -58,12 +61,13 @@ class ModelError:
     right: int
     regret: float
     unknown: tuple[str, ...]
+    impossible: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain values only."""
         return {
             "backends": [one.to_json() for one in self.backends], "picks": self.picks, "right": self.right,
-            "regret": round(self.regret, 4), "unknown": list(self.unknown),
+            "regret": round(self.regret, 4), "unknown": list(self.unknown), "impossible": list(self.impossible),
         }  # fmt: skip
 
 
@@ -73,8 +77,7 @@ Seen = dict[str, dict[str, Observation]]  # cell -> backend -> what was measured
 def model_error(files: Sequence[Results], snapshot: Snapshot) -> ModelError:
     """Judge the model on the timed cells of some files. Files without floors (overhead) say nothing."""
     seen: Seen = {}
-    for results in files:
-        _observe(results, seen)
+    impossible = [one for results in files for one in _observe(results, seen)]
     declared = {one.name: one for one in snapshot.manifests if one.efficiency}
     measured = list(dict.fromkeys(name for by_backend in seen.values() for name in by_backend))
     known = [declared[name] for name in measured if name in declared]
@@ -85,17 +88,25 @@ def model_error(files: Sequence[Results], snapshot: Snapshot) -> ModelError:
         right=sum(ratio <= 1 + TIE for ratio in ratios),
         regret=math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else 1.0,
         unknown=tuple(name for name in measured if name not in declared),
+        impossible=tuple(impossible),
     )
 
 
-def _observe(results: Results, seen: Seen) -> None:
+def _observe(results: Results, seen: Seen) -> list[str]:
+    """Enter what was measured; returns what cannot have been."""
     device = Device.from_json(results.head["device"])
+    impossible = []
     for cell, backend, outcome in results.timed():
         subject = _subject(cell, device)
-        if subject is not None:
-            name = f"{results.head['suite']}: {cell['id']}"
-            observation = Observation(subject, outcome["device_ms"]["median"] / 1e3)
-            seen.setdefault(name, {})[backend] = observation
+        if subject is None:
+            continue
+        name = f"{results.head['suite']}: {cell['id']}"
+        seconds = outcome["device_ms"]["median"] / 1e3
+        if outcome["numerics"] == "exact" and seconds < max(cell["floor"][unit] for unit in UNITS):
+            impossible.append(f"{backend} on {name}")
+        else:
+            seen.setdefault(name, {})[backend] = Observation(subject, seconds)
+    return impossible
 
 
 def _subject(cell: Json, device: Device) -> Subject | None:
@@ -122,5 +133,5 @@ def _backend_error(manifest: Manifest, seen: Seen) -> BackendError:
     return BackendError(
         backend=manifest.name, cells=len(logs), bias=math.exp(sum(logs.values()) / len(logs)),
         typical=math.exp(sum(map(abs, logs.values())) / len(logs)), worst=math.exp(logs[worst]), worst_cell=worst,
-        efficiency=manifest.efficiency, fitted=fitted(manifest, list(own.values())),
+        efficiency=manifest.efficiency, told=told(manifest, list(own.values())),
     )  # fmt: skip

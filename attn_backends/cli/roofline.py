@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from attn_backends.cli.failure import Failure
 from attn_backends.cli.options import CONFIG, json_option
 from attn_backends.cli.question import QuestionCommand, question_options, question_params, read_question
 from attn_backends.cli.request_flags import fields_given
-from attn_backends.cli.screen import console, print_json
+from attn_backends.cli.screen import HEAD, console, print_json, text
 from attn_backends.cli.shorthands import shorthand_fields
+from attn_backends.device import Device
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -54,6 +56,7 @@ def command(
             raise Failure(
                 f"--against takes one file, and {given['request_file']} is another", "--against A --against B"
             )
+        _refuse_questions(ctx)
         _judge(against, as_json)
         return
     from attn_backends.cli.roofed import roofed_config, roofed_question
@@ -75,18 +78,43 @@ def command(
         screen.print(part)
 
 
+def _refuse_questions(ctx: click.Context) -> None:
+    """A file has its own device and shapes; what is asked beside it would be answered with theirs."""
+    asked = [
+        param.opts[0]
+        for param in ctx.command.params
+        if param.name not in ("against", "as_json")
+        and ctx.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
+    ]
+    if asked:
+        raise Failure(
+            f"{', '.join(asked)}: says nothing beside --against, which judges a file on the device and the shapes in it",
+            "leave it out, or ask for the call without --against",
+        )
+
+
 def _judge(paths: tuple[Path, ...], as_json: bool) -> None:
     """The cost model's error on results files."""
     from attn_backends.bench.model_error import model_error
     from attn_backends.bench.results import Results
     from attn_backends.registry.registry import default_registry
 
-    error = model_error([Results.read(path) for path in paths], default_registry().snapshot())
+    files = [Results.read(path) for path in paths]
+    devices = {
+        Device.from_json(file.head["device"]).describe(): path.name for path, file in zip(paths, files, strict=True)
+    }
+    if len(devices) > 1:
+        told = ", ".join(f"{name} is of {device}" for device, name in devices.items())
+        raise Failure(f"{told}: no share of one device's peaks fits both", "judge the files of one device at a time")
+    error = model_error(files, default_registry().snapshot())
     if as_json:
-        print_json({"schema": "attn.model_error/1", "files": [path.name for path in paths], **error.to_json()})
+        names = [path.name for path in paths]
+        print_json({"schema": "attn.model_error/1", "files": names, "device": next(iter(devices)), **error.to_json()})
         return
     from attn_backends.cli.roofline_view import error_view
 
     screen = console()
+    screen.print(text(("measured on  ", HEAD), next(iter(devices))))
+    screen.print()
     for part in error_view(error, screen.width):
         screen.print(part)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from attn_backends.bench.model_error import ModelError
+    from attn_backends.bench.shares import Told
     from attn_backends.selector.cost.floor import Floor
 
 UNKNOWN = "no matrix rate or memory bandwidth is known of this device: no floor, no predictions"
@@ -162,7 +163,20 @@ def _short(call: RoofedCall) -> str:
 
 def error_view(error: ModelError, width: int) -> Iterator[RenderableType]:
     """How far the cost model is off, and what would be nearer."""
-    wide = width >= WIDE
+    if error.backends:
+        yield from _errors(error, wide=width >= WIDE)
+    else:
+        yield text(("nothing to judge: no time of a backend that declares its efficiency", WARN))
+    if error.unknown:
+        yield text((f"not judged, for they declare no efficiency here: {', '.join(error.unknown)}", QUIET))
+    if error.impossible:
+        many = f", nor {len(error.impossible) - 1} more" if len(error.impossible) > 1 else ""
+        yield text(
+            (f"not judged, for it is faster than the device's stated peaks allow: {error.impossible[0]}{many}", WARN)
+        )
+
+
+def _errors(error: ModelError, *, wide: bool) -> Iterator[RenderableType]:
     made = table("backend", "cells", "typical", "predicted/\nmeasured", "worst", *(["at"] if wide else []))
     made.columns[0].no_wrap = True
     for place in (1, 2, 3, 4):
@@ -181,19 +195,27 @@ def error_view(error: ModelError, width: int) -> Iterator[RenderableType]:
     yield text(("efficiency that would fit", HEAD))
     for one in error.backends:
         yield text((f"  {one.backend}", NAME))
-        yield text(f"    {_shares(one.fitted)}")
-    yield ""
+        yield from (text(f"    {line}") for line in _shares(one.told))
     if error.picks:
+        yield ""
         yield text(
             ("first choice right  ", HEAD), f"{error.right} of {error.picks} cells ({error.right / error.picks:.0%}); ",
             f"its time over the best time {error.regret:.3f} (geometric mean)",
         )  # fmt: skip
-    if error.unknown:
-        yield text((f"not judged, for they declare no efficiency here: {', '.join(error.unknown)}", QUIET))
 
 
-def _shares(efficiency: Mapping[str, float]) -> str:
-    return "{ " + ", ".join(f"{name} = {share:g}" for name, share in efficiency.items()) + " }"
+def _shares(told: Told) -> Iterator[str]:
+    """As a manifest has them; and in words, what these times do not say."""
+    if told.fits:
+        yield "{ " + ", ".join(f"{name} = {share:g}" for name, share in told.fits.items()) + " }"
+    if told.least:
+        yield "at least: " + ", ".join(f"{name} {share:g}" for name, share in told.least.items())
+    if told.beyond:
+        yield f"no share fits, it would be above 100 %: {', '.join(told.beyond)}"
+    if told.mingled:
+        yield f"too few cells to tell apart: {', '.join(told.mingled)}"
+    if told.untold:
+        yield f"no cell here depends on: {', '.join(told.untold)}"
 
 
 def _ms(seconds: float) -> str:

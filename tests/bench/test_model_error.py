@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from attn_backends import Request
 from attn_backends.bench.model_error import model_error
+from attn_backends.bench.shares import told
 from attn_backends.bench.suites import read_suite
+from attn_backends.selector.cost.fit import Observation
 from attn_backends.selector.cost.load import subject_of
 from attn_backends.selector.cost.predict import predict
 from tests.bench.files import H200, results
@@ -35,7 +38,8 @@ def test_exact_times_have_no_error():
     assert error.regret == pytest.approx(1.0)
     for one in error.backends:
         assert (one.bias, one.typical, one.worst) == pytest.approx((1.0, 1.0, 1.0), rel=1e-4)
-        assert one.fitted == pytest.approx(one.efficiency, rel=0.02)
+        assert one.told.fits == pytest.approx({name: one.efficiency[name] for name in one.told.fits}, rel=0.02)
+        assert {"matrix", "exp"} <= set(one.told.fits)
 
 
 def test_bias_is_told_from_scatter():
@@ -73,3 +77,58 @@ def test_predictions_are_for_the_real_lengths_and_the_pass_that_was_timed():
     asked = Request.from_json({**CELLS[name].request().to_json(), "needs_backward": True})
     both = predict(MADE.get("fast"), subject_of(asked, H200)).seconds * 1e3
     assert both == pytest.approx(back + predicted_ms("fast", name), rel=1e-6)
+
+
+def shares(times):
+    """What the times of `fast` say of its shares."""
+    (one,) = model_error([results("prefill", {cell: {"fast": value} for cell, value in times.items()})], MADE).backends
+    return one.told
+
+
+def test_a_share_that_no_cell_depends_on_is_not_called_fitting():
+    """Of calls bound by products, memory's is known from below at most: any above would fit as well."""
+    found = shares({cell: predicted_ms("fast", cell) for cell in NAMES})
+    assert set(found.fits) == {"matrix", "exp"}
+    assert "memory" in (*found.least, *found.untold)
+    assert all(least < FAST[name] for name, least in found.least.items())
+
+
+def test_the_least_share_is_where_a_prediction_begins_to_move():
+    """From there up all predictions are the same; a little below, one is not."""
+    lean = registry(backend("lean", efficiency={**SLOW, "memory": 0.12})).snapshot().get("lean")
+    cells = [CELLS[name] for name in ("d128 s1024 causal gqa8", *NAMES)]
+    subjects = [subject_of(cell.request(), H200, sequences=cell.sequences, passes=cell.passes) for cell in cells]
+    seen = [Observation(subject, predict(lean, subject).seconds) for subject in subjects]
+    least = told(lean, seen).least["memory"]
+    assert 0.06 < least < 0.12
+
+    def seconds(share):
+        manifest = replace(lean, efficiency={**lean.efficiency, "memory": share})
+        return [predict(manifest, subject).seconds for subject in subjects]
+
+    assert seconds(least * 1.01) == seconds(1.0) != seconds(least / 1.02)
+
+
+def test_a_share_above_the_peak_is_none():
+    """Times that are far below what all of a unit's peak would take."""
+    found = shares({cell: predicted_ms("fast", cell) * 0.4 for cell in (*NAMES, "d64 s4096 full")})
+    assert found.beyond
+    assert not any(share > 0.999 for share in found.fits.values())
+
+
+def test_one_time_is_no_fit_of_two_shares():
+    """Any of the one has its own of the other."""
+    found = shares({NAMES[1]: 1.0})
+    assert found.fits == {}
+    assert set(found.mingled) == {"matrix", "exp"}
+
+
+def test_a_time_below_the_devices_peaks_is_not_judged():
+    """Of an exact result; 8-bit products may be done sooner than 16-bit ones could."""
+    cell = "d128 s4096 causal"
+    file = results("prefill", {cell: {"fast": 0.01, "slow": 1.0}, NAMES[0]: {"fast": 1.0, "slow": 2.0}})
+    error = model_error([file], MADE)
+    assert error.impossible == (f"fast on prefill: {cell}",)
+    assert {one.backend: one.cells for one in error.backends} == {"fast": 1, "slow": 2}
+    file.cells[cell]["results"]["fast"]["numerics"] = "quantized"
+    assert model_error([file], MADE).impossible == ()

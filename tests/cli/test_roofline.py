@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from attn_backends import Device
+from tests.bench.files import results
+
 RECORDED = Path(__file__).parents[2] / "benchmarks" / "results" / "h200"
 NOTE = "chosen for a range of sizes"
 
@@ -17,6 +20,56 @@ def test_a_file_behind_that_of_against_is_refused(run):
     assert result.exit_code == 2
     assert files[1] in result.stderr
     assert "--against A --against B" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (("--device", "h100"), "--device"), (("--seq", "512", "--causal"), "--seq, --causal"),
+        (("--config", "llama-3.1-8b"), "--config"), (("--block", "fa3"), "--block"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_a_question_beside_a_file_is_refused(run, flags, named):
+    """The file's figures are of its own device and shapes, and would be taken for what was asked."""
+    result = run("roofline", "--against", str(RECORDED / "prefill.json"), *flags)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"error: {named}: says nothing beside --against")
+    assert "hint: " in result.stderr
+
+
+def test_files_of_two_devices_are_not_judged_together(run, monkeypatch, tmp_path):
+    """One share would stand for both."""
+    monkeypatch.chdir(tmp_path)
+    told = {"d128 s4096 causal": {"sdpa_cudnn": 0.53}}
+    results("prefill", told).write(tmp_path / "new.json")
+    results("prefill", told, device=Device.pretend("a100").to_json()).write(tmp_path / "old.json")
+    result = run("roofline", "--against", "new.json", "--against", "old.json")
+    assert result.exit_code == 2
+    assert "new.json is of H200 (cuda, sm_90), old.json is of A100 (cuda, sm_80)" in result.stderr
+
+
+def test_shares_that_a_file_does_not_tell_are_not_printed_as_fitting(run, run_json):
+    """Forward calls know nothing of the backward pass; what is above the peak, or bounded alone, is said in words."""
+    forward = [str(RECORDED / "prefill.json")]
+    said = run("roofline", "--against", *forward).stdout.partition("efficiency that would fit")[2]
+    assert "backward = " not in said
+    assert "no cell here depends on: backward" in said
+    assert "at least: memory " in said
+    backward = run("roofline", "--against", str(RECORDED / "backward.json")).stdout
+    assert "no share fits, it would be above 100 %: exp" in backward
+    assert "measured on  H200" in backward
+    for one in run_json("roofline", "--against", *forward)["backends"]:
+        assert set(one["efficiency"]) <= {*one["fitted"], *one["at_least"], *one["beyond"], *one["untold"]}
+
+
+def test_a_file_without_a_time_to_judge_says_so(run, monkeypatch, tmp_path):
+    """No empty table; and what is faster than the device allows is named."""
+    monkeypatch.chdir(tmp_path)
+    results("prefill", {"d128 s4096 causal": {"sdpa_cudnn": 0.001}}).write(tmp_path / "fast.json")
+    said = run("roofline", "--against", "fast.json").stdout
+    assert "nothing to judge" in said
+    assert "faster than the device's stated peaks allow: sdpa_cudnn on prefill: d128 s4096 causal" in said
 
 
 @pytest.mark.parametrize("length", range(257, 1025, 64))
