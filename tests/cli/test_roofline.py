@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from attn_backends import Device
+from attn_backends.bench.model_error import BackendError, ModelError
+from attn_backends.bench.shares import Told
+from attn_backends.cli.roofline_view import error_view
 from tests.bench.files import results
 
 RECORDED = Path(__file__).parents[2] / "benchmarks" / "results" / "h200"
@@ -50,17 +53,33 @@ def test_files_of_two_devices_are_not_judged_together(run, monkeypatch, tmp_path
 
 
 def test_shares_that_a_file_does_not_tell_are_not_printed_as_fitting(run, run_json):
-    """Forward calls know nothing of the backward pass; what is above the peak, or bounded alone, is said in words."""
-    forward = [str(RECORDED / "prefill.json")]
-    said = run("roofline", "--against", *forward).stdout.partition("efficiency that would fit")[2]
+    """Forward calls know nothing of the backward pass."""
+    file = str(RECORDED / "prefill.json")
+    said = run("roofline", "--against", file).stdout
+    assert "measured on  H200" in said
     assert "backward = " not in said
-    assert "no cell here depends on: backward" in said
-    assert "at least: memory " in said
-    backward = run("roofline", "--against", str(RECORDED / "backward.json")).stdout
-    assert "no share fits, it would be above 100 %: exp" in backward
-    assert "measured on  H200" in backward
-    for one in run_json("roofline", "--against", *forward)["backends"]:
-        assert set(one["efficiency"]) <= {*one["fitted"], *one["at_least"], *one["beyond"], *one["untold"]}
+    assert "no cell here depends on: " in said
+    for one in run_json("roofline", "--against", file)["backends"]:
+        told = {*one["fitted"], *one["at_least"], *one["beyond"], *one["untold"], *one["mingled"]}
+        assert set(one["efficiency"]) <= told
+        assert "backward" not in one["fitted"]
+
+
+def test_each_way_not_to_tell_a_share_has_its_words():
+    """A line each, below what fits."""
+    told = Told(
+        fits={"matrix": 0.7}, least={"memory": 0.4}, beyond=("exp",), untold=("backward",), mingled=("quantized",)
+    )
+    one = BackendError(backend="a", cells=3, bias=1.0, typical=1.0, worst=1.0, worst_cell="c", efficiency={}, told=told)
+    error = ModelError(backends=(one,), picks=0, right=0, regret=1.0, unknown=())
+    lines = [str(part) for part in error_view(error, 120)]
+    assert lines[lines.index("  a") + 1 :] == [
+        "    { matrix = 0.7 }",
+        "    at least: memory 0.4",
+        "    no share fits, it would be above 100 %: exp",
+        "    too few cells to tell apart: quantized",
+        "    no cell here depends on: backward",
+    ]
 
 
 def test_a_file_without_a_time_to_judge_says_so(run, monkeypatch, tmp_path):
