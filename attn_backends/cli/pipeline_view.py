@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from attn_backends.cli.piped import Piped
 from attn_backends.cli.screen import BAD, GOOD, HEAD, NAME, QUIET, table, text
-from attn_backends.pipeline.drawing import draw_text
+from attn_backends.pipeline.drawing import draw_text, drawn
 from attn_backends.pipeline.timeline import MATRIX
 
 if TYPE_CHECKING:
@@ -28,10 +28,12 @@ def pipeline_view(found: Sequence[Piped], width: int) -> Iterator[RenderableType
     if first.waves is not None:
         yield ""
         yield _waves(found)
+    room = max(40, width - NAMED - 1)
     for one in found:
+        share = drawn(one.timeline, room)
         yield ""
-        yield text((one.plan.name, NAME))
-        yield from draw_text(one.timeline, max(40, width - NAMED - 1))
+        yield text((one.plan.name, NAME), (f", the first {share:.0%} of it" if share < 1 else "", QUIET))
+        yield from draw_text(one.timeline, room)
     yield text(("S scores, E softmax, P weights times V, by tile and step; K, V copies by step", QUIET))
 
 

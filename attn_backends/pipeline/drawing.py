@@ -4,23 +4,32 @@ from __future__ import annotations
 
 from html import escape
 
-from attn_backends.pipeline.timeline import UNITS, Task, Timeline
+from attn_backends.pipeline.timeline import COPY, UNITS, Task, Timeline
 
 COLOURS = {"S": "#4c78a8", "P": "#72b7b2", "E": "#f58518", "K": "#b8b0ac", "V": "#9d9892"}
 LEFT, TOP, ROW, GAP = 96, 34, 30, 8
 
 
 def draw_text(timeline: Timeline, width: int = 100) -> list[str]:
-    """Three lines of `width` characters behind the unit's name; a piece that is too short for its name has its first letter."""
-    scale = width / timeline.clocks
+    """Three lines of `width` characters behind the unit's name; a piece that is too short for its name has its first letter.
+
+    Where not every product and softmax has a character of its own, the end is left out: see `drawn`.
+    """
+    scale = width / (timeline.clocks * drawn(timeline, width))
     lines = []
     for unit in UNITS:
         cells = [" "] * width
         for task in (task for task in timeline.tasks if task.unit == unit):
-            begin, end = round(task.start * scale), min(width, round(task.end * scale))
+            begin, end = (min(width, int(clock * scale + 0.5)) for clock in (task.start, task.end))
             cells[begin:end] = _filled(_name(task), end - begin)
         lines.append(f"{unit:<12}{''.join(cells)}".rstrip())
     return lines
+
+
+def drawn(timeline: Timeline, width: int) -> float:
+    """The share of the timeline, from its begin, for which so many characters are enough."""
+    shortest = min(task.end - task.start for task in timeline.tasks if task.unit != COPY)
+    return min(1.0, width * shortest / timeline.clocks)
 
 
 def draw_svg(timeline: Timeline, width: int = 900) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from attn_backends.pipeline.budget import Budget
 from attn_backends.pipeline.chip import BLACKWELL, CHIPS, HOPPER
-from attn_backends.pipeline.drawing import draw_svg, draw_text
+from attn_backends.pipeline.drawing import draw_svg, draw_text, drawn
 from attn_backends.pipeline.plan import Plan
 from attn_backends.pipeline.timeline import UNITS, timeline
 from attn_backends.pipeline.waves import waves
@@ -115,6 +115,19 @@ def test_a_piece_of_one_character_is_its_letter() -> None:
     tensor_core = draw_text(timeline(plan, BLACKWELL), 67)[0][12:]
     assert "||" not in tensor_core
     assert {"S", "P"} <= set(tensor_core)
+
+
+@pytest.mark.parametrize("steps", [8, 64])
+@pytest.mark.parametrize("chip", CHIPS.values(), ids=list(CHIPS))
+@pytest.mark.parametrize(("q_tiles", "s_stages"), SCHEDULES)
+def test_no_piece_hides_another_one(chip, q_tiles, s_stages, steps) -> None:
+    """Every product has its letter, in order, up to where a drawing of too many pieces ends."""
+    line = made(q_tiles, s_stages, 128, chip, (steps,) * q_tiles)
+    letters = re.sub("[^SP]", "", draw_text(line, 67)[0][12:])
+    order = "".join(task.kind for task in sorted(line.tasks, key=lambda task: task.start) if task.kind in "SP")
+    assert order.startswith(letters)
+    assert len(letters) >= min(len(order), 20)
+    assert (letters == order) == (drawn(line, 67) == 1)
 
 
 def test_the_picture_has_a_box_per_piece_of_work() -> None:
