@@ -13,7 +13,7 @@ def need_torch(why: str) -> None:
     """Raise Failure unless torch can be imported; `why` is what it is needed for, as the start of a sentence."""
     try:
         importlib.import_module("torch")
-    except ImportError as error:
+    except (ImportError, OSError) as error:  # a shared library that is missing is an OSError
         missing = isinstance(error, ModuleNotFoundError) and error.name == "torch"
         said = "torch is not installed" if missing else f"torch cannot be imported: {error}"
         raise Failure(f"{why}, and {said}", INSTALL) from None

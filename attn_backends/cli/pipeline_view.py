@@ -88,6 +88,6 @@ def _waves(found: Sequence[Piped]) -> Table:
         column.justify = "right"
     for one in found:
         if one.waves is not None:
-            cells = (f"{one.waves.tickets:,}", f"{one.waves.waves:.1f}", f"{one.waves.balance:.0%}")
+            cells = (f"{one.waves.tickets:,}", f"{one.waves.waves:,.1f}", f"{one.waves.balance:.0%}")
             made.add_row(text((one.plan.name, NAME)), *cells)
     return made

@@ -103,7 +103,9 @@ def _timed(call: RoofedCall, standings: Sequence[Standing]) -> Table:
         predicted = "" if one.prediction is None else _ms(one.prediction.seconds)
         share = "" if one.fraction is None else f"{one.fraction:.0%}"
         bound = "" if one.prediction is None else one.prediction.bound
-        seen = [] if not measured else ["" if one.candidate.measured_ms is None else f"{one.candidate.measured_ms:.4g}"]
+        seen = (
+            [] if not measured else ["" if one.candidate.measured_ms is None else _ms(one.candidate.measured_ms / 1e3)]
+        )
         made.add_row(name, predicted, *seen, share, bound, _rate(call, one), text(("chosen" if chosen else "", GOOD)))
     return made
 
@@ -219,7 +221,8 @@ def _shares(told: Told) -> Iterator[str]:
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.4g}"
+    """Four digits, and whole milliseconds above those: `0.5557`, `15,930`."""
+    return f"{seconds * 1e3:,.0f}" if seconds >= 10 else f"{seconds * 1e3:.4g}"
 
 
 def _scaled(amount: float) -> str:

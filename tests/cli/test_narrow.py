@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import dropwhile, takewhile
 
 import pytest
@@ -23,6 +24,12 @@ def rows(shown: str, head: str) -> list[str]:
     return list(takewhile(str.strip, list(dropwhile(lambda line: not line.startswith("──"), lines))[1:]))
 
 
+LONG = "roofline --device h200 --seq 65536 --batch 64 --needs-backward"
+VAST = "pipeline --head-dim 128 --seq 1000000 --heads 8192"
+STORED = "roofline --device h200 --phase decode --page-size 16 --batch 64 --seq 1x8192 --kv-format scaled-fp8-e4m3"
+MANY = "roofline --device v100 --config gpt-oss-20b"
+
+
 @pytest.fixture
 def narrow(run, monkeypatch):
     """Run a command on 80 columns, wherever its exit code lies."""
@@ -30,10 +37,18 @@ def narrow(run, monkeypatch):
     return lambda command: run(*command.split()).stdout
 
 
-@pytest.mark.parametrize("command", [SINGLE, DECODE, MODEL, BLACKWELL, TRIPLE, FOUR])
+@pytest.mark.parametrize("command", [SINGLE, DECODE, MODEL, BLACKWELL, TRIPLE, FOUR, LONG, VAST, STORED, MANY])
 def test_no_line_is_wider_than_the_screen(narrow, command):
     """Nor does a terminal have to break one."""
     assert max(map(len, narrow(command).splitlines())) <= 80
+
+
+@pytest.mark.parametrize("command", [LONG, VAST])
+def test_large_numbers_are_written_out(narrow, command):
+    """Minutes and millions without exponents, with commas."""
+    shown = narrow(command)
+    assert "e+" not in shown
+    assert not re.search(r"\d{5}", re.sub(r"request .*", "", shown))
 
 
 @pytest.mark.parametrize(("command", "head"), [(SINGLE, "backend "), (DECODE, "backend "), (MODEL, "call ")])

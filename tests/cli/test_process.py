@@ -113,6 +113,18 @@ def test_what_needs_torch_says_how_to_get_it(words):
     assert hint == "hint: pip install 'attn-backends[torch]'"
 
 
+def test_a_torch_that_cannot_be_loaded_says_why(tmp_path):
+    """Its libraries are missing: no traceback either."""
+    (tmp_path / "torch.py").write_text("raise OSError('libcudart.so.12: cannot open shared object file')")
+    done = process(
+        "-m", "attn_backends.cli", "conformance", "plan", "eager", "--device", "h200", PYTHONPATH=str(tmp_path)
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    error, hint = done.stderr.splitlines()
+    assert error.endswith("torch cannot be imported: libcudart.so.12: cannot open shared object file")
+    assert hint == "hint: pip install 'attn-backends[torch]'"
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [(("explain", "--device", "h200"), 0), (("explain", "--device", "h200", "--backend", "sdpa_cpu_flash"), 1), (("show", "x"), 2)],
