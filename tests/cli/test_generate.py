@@ -135,10 +135,24 @@ def test_a_policy_key_without_a_meaning_stops_the_generator(monkeypatch):
         policy.render()
 
 
-def test_the_example_of_the_policy_page_is_a_policy_file(tmp_path):
-    """What stands there can be copied."""
+@pytest.fixture
+def example(tmp_path):
+    """The policy file of the page."""
     file = tmp_path / "policy.toml"
     file.write_text(policy.render().partition("```toml\n")[2].partition("```")[0])
-    read = Policy.from_toml(file)
+    return file
+
+
+@pytest.mark.parametrize("flags", policy.ANSWERS)
+def test_the_answers_of_the_policy_page_are_given(run_json, example, flags):
+    """Each command of the table, with the file above it."""
+    backend, grounds, _why = policy.ANSWERS[flags]
+    record = run_json("explain", "--policy", str(example), *flags.split())
+    assert (record["backend"] or "none", record["source"] or "none") == (backend, grounds)
+
+
+def test_the_example_of_the_policy_page_is_a_policy_file(example):
+    """What stands there can be copied."""
+    read = Policy.from_toml(example)
     assert read.prefer == ("hopper", "sdpa_cudnn")
     assert [dict(rule.then) for rule in read.rules] == [{"prefer": ("paged_decode",)}, {"forbid_reference": False}]

@@ -28,6 +28,16 @@ when = { device = ["cpu"] }
 forbid_reference = false
 ```"""
 
+ANSWERS_OF = "What `attn-backends explain --policy policy.toml` answers with that file:"
+ANSWERS = {  # flags -> (backend or none, on what grounds, why)
+    "--device h200 --causal": ("hopper", "prefer", "the first of `prefer`"),
+    "--device h200 --phase decode --page-size 16 --batch 4 --seq 1x4096": (
+        "paged_decode", "prefer", "hopper reads no pages, so the first rule's own `prefer` decides",
+    ),
+    "--device cpu --dtype float8_e5m2": ("eager", "priority", "the second rule lets the reference in, and only it fits"),
+    "--device h200 --dtype float8_e5m2": ("none", "none", "only the reference fits, and it is forbidden there"),
+}  # fmt: skip
+
 RULES = """\
 A rule holds for the requests that meet every condition under its `when`; then the other keys of its table are laid over the
 policy, rule after rule. Any key but `rules` may stand there. Conditions name axes, written as in a manifest
@@ -65,7 +75,8 @@ def render() -> str:
     rows = ((code(name), legal, default, MEANINGS[name]) for name, (legal, default) in keys.items())
     sizes = ", ".join(map(code, SIZES))
     knobs = ", ".join(code(PREFIX + name) for name in KNOBS_OF_POLICIES if name in KNOBS)
+    answers = ((code(flags), name, grounds, why) for flags, (name, grounds, why) in ANSWERS.items())
     return page(
-        "Policy file", INTRO, EXAMPLE, "## Keys", table(("key", "legal", "default", "meaning"), rows), "## Rules",
+        "Policy file", INTRO, EXAMPLE, ANSWERS_OF, table(("of", "backend", "by", "because"), answers), "## Keys", table(("key", "legal", "default", "meaning"), rows), "## Rules",
         RULES.format(sizes=sizes), "## What lies over what", LAYERS.format(knobs=knobs),
     )  # fmt: skip
