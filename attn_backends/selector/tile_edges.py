@@ -2,16 +2,19 @@
 
 A power-of-two range of lengths holds calls of 5 and of 8 tiles of 128 queries, of 4 and of 6 of 192, and which of two kernels wastes
 less changes several times on the way. So ranges of new tokens are cut at the multiples of the tiles that manifests declare
-(`tiles`, docs/manifest.md), as long as one more is felt.
+(`tiles`, docs/manifest.md), as long as one more is felt. Ranking looks at sizes from `begin_of` a range to its top.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from attn_backends.registry.manifest import Manifest
+    from attn_backends.registry.tiles import Tiles
 
 MOST_TILES = 16  # of a length: one more of so many is 6 % of the work
 LONGEST = 3072  # new tokens: 16 of the largest tiles
@@ -19,7 +22,20 @@ LONGEST = 3072  # new tokens: 16 of the largest tiles
 
 def tile_edges(manifests: Iterable[Manifest]) -> tuple[int, ...]:
     """The first lengths of every range that the tiles of these manifests make, in order."""
-    rows = {tiles.rows for manifest in manifests for tiles in manifest.tiles}
+    return _edges(tuple([manifest.tiles for manifest in manifests]))
+
+
+def begin_of(length: int, manifests: Iterable[Manifest]) -> int:
+    """The least length of the same power of two that takes as many tiles of each of these manifests as `length` does."""
+    edges = tile_edges(manifests)
+    before = bisect_right(edges, length)
+    octave = (1 << (length - 1).bit_length() - 1) + 1 if length > 1 else length
+    return max(octave, edges[before - 1]) if before else octave
+
+
+@lru_cache(maxsize=256)  # every decision made anew asks for those that fit
+def _edges(tiles: tuple[tuple[Tiles, ...], ...]) -> tuple[int, ...]:
+    rows = {one.rows for of_one in tiles for one in of_one}
     return tuple(
         sorted({one * count + 1 for one in rows for count in range(1, MOST_TILES + 1) if one * count <= LONGEST})
     )

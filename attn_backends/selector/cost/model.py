@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from attn_backends.selector.cost.load import subject_of, subject_of_sizes
 from attn_backends.selector.cost.predict import predict, seconds
 from attn_backends.selector.cost.sequences import sequences_of, within
+from attn_backends.selector.tile_edges import begin_of
 
 if TYPE_CHECKING:
     from attn_backends.device import Device
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from attn_backends.request import Request
     from attn_backends.selector.cost.sequences import Sequences
 
-VERSION = 4  # of the formulas: a decision made under others has another id
+VERSION = 5  # of the formulas: a decision made under others has another id
 MILLISECONDS = 1e3
 
 
@@ -43,7 +44,7 @@ class Roofline:
 
     def predict_together(self, manifests: Sequence[Manifest], request: Request, device: Device) -> Mapping[str, float]:
         """Milliseconds by name, over the bucket of the request; empty where the model does not rank these backends."""
-        sizes = within(sequences_of(request), request.num_q_heads)
+        sizes = within(sequences_of(request), request.num_q_heads, begin_of(request.seq_q, manifests))
         found = self.predict_over(manifests, request, device, sizes)
         return comparable(found, manifests) if found else {}
 

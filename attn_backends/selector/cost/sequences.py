@@ -20,11 +20,15 @@ Sequences = tuple[tuple[int, int, int], ...]  # (how many, seq_q, seq_k)
 # Shares of the top of a bucket that stand for the calls in it: (of the sequences, of their lengths). A bucket reaches from a
 # half, exclusive, to the whole of either. Where the waves of tiles are few, the fastest kernel changes on the way.
 SIZES = ((1.0, 0.75), (0.75, 1.0), (0.55, 0.55))
-# The same between two edges of tiles, 64 tokens apart or more: (share of the sequences, tokens below the top). Not the top itself, at
-# which every tile is full: a kernel may fill them with other heads at lengths below.
-LEAST_TILE = 64
-INNER = ((1.0, 32),)
-INNER_OF_FEW = ((1.0, 16), (0.75, 48))
+# The same between two edges of tiles: (share of the sequences, tokens below the top, share of the keys where they are not as many).
+# Not the top itself, at which every tile is full: a kernel may fill them with other heads at lengths below.
+LEAST_TILE = 64  # in narrower ranges, which other tiles may make, as many times fewer tokens below
+INNER = {  # by whether query rows are few, and keys as many as new tokens
+    (True, True): ((1.0, 16, 1.0), (0.75, 48, 1.0)),
+    (True, False): ((1.0, 16, 0.75), (0.75, 48, 1.0), (0.55, 32, 0.55)),
+    (False, True): ((1.0, 32, 1.0),),
+    (False, False): ((1.0, 32, 0.75),),
+}
 FEW_ROWS = 1 << 16  # query rows over all heads; calls of more are alike all over their bucket to a model of waves
 # What is timed of such larger calls: the top of a bucket is a power of two, which tiles of 64 and 128 divide and most lengths
 # do not. These two leave every tile in use (64, 80, 128, 176, 192) partly filled, and have their mean in the middle.
@@ -43,23 +47,43 @@ def sequences_of(request: Request) -> Sequences:
     groups = [
         (end - start, low_q + (start < more_q), low_k + (start < more_k)) for start, end in itertools.pairwise(cuts)
     ]
+    first, *rest = groups
+    if first[1:] == (seq_q, seq_k):  # equal lengths are one group, as where they are padded
+        return ((1 + first[0], seq_q, seq_k), *rest)
     return ((1, seq_q, seq_k), *groups)
 
 
-def within(sequences: Sequences, heads: int) -> tuple[Sequences, ...]:
-    """The sizes that rank a bucket with these sequences at its top: several for few query rows, else one."""
-    few = _few(sequences, heads)
-    if between_tiles(sequences):
-        ((count, new, _keys),) = sequences
-        inner = INNER_OF_FEW if few else INNER
-        return tuple([((ceil(count * many), new - less, new - less),) for many, less in inner])
-    return _sized(sequences, SIZES) if few else (sequences,)
+def within(sequences: Sequences, heads: int, begin: int) -> tuple[Sequences, ...]:
+    """The sizes that rank a bucket with these sequences at its top: several for few query rows, else one.
+
+    begin: the least new tokens that take as many tiles (`tile_edges.begin_of`). Equal sequences never have fewer.
+    """
+    few, between = _few(sequences, heads), between_tiles(sequences)
+    if len(sequences) > 1 or not (few or between):
+        return _sized(sequences, SIZES) if few else (sequences,)
+    ((_count, top, keys),) = sequences
+    lengths = top - begin + 1
+    if between:
+        narrow = min(lengths, LEAST_TILE)
+        inner = INNER[few, top == keys]
+        sizes = [(many, less * narrow // LEAST_TILE, long) for many, less, long in inner]
+    else:
+        sizes = [(many, int(2.0 * (1.0 - long) * lengths), long) for many, long in SIZES]
+    return tuple({(_size(sequences[0], *size),): None for size in sizes})
+
+
+def _size(top: tuple[int, int, int], many: float, less: int, long: float) -> tuple[int, int, int]:
+    """A share `many` of the sequences, `less` new tokens fewer, a share `long` of the keys; these stay no fewer, or as many."""
+    count, new, keys = top
+    inner = new - less
+    seen = inner if keys == new else ceil(keys * long)
+    return ceil(count * many), inner, max(seen, inner) if keys > new else seen
 
 
 def between_tiles(sequences: Sequences) -> bool:
-    """Whether a bucket with these sequences at its top is a range of lengths that take as many tiles (`tile_edges`)."""
-    (_count, new, keys), *others = sequences
-    return not others and new == keys and LEAST_TILE < new <= LONGEST
+    """Whether a bucket with these sequences at its top is a range of new tokens that take as many tiles (`tile_edges`)."""
+    (_count, new, _keys), *others = sequences
+    return not others and LEAST_TILE < new <= LONGEST
 
 
 def timed_within(sequences: Sequences, heads: int) -> tuple[Sequences, ...]:

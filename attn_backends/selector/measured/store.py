@@ -19,6 +19,7 @@ from attn_backends.selector.measured.bucket import bucket_of
 from attn_backends.selector.measured.machine import BackendKey, Machine, device_key
 from attn_backends.selector.measured.neighbours import Place, between, corners
 from attn_backends.selector.measured.row import CAPPED, OK, Row
+from attn_backends.selector.tile_edges import begin_of
 from attn_backends.selector.times import Measured, predicted_times
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def _behind(
 def _moved(
     found: Mapping[str, float], manifests: Sequence[Manifest], request: Request, device: Device
 ) -> Mapping[str, float]:
-    """The times of a bucket of twofold lengths at those of the request, where it stands for lengths between two edges of tiles.
+    """The times of a bucket of twofold lengths at those of the request, where it stands for new tokens between two edges of tiles.
 
     Each backend's time times what it is predicted to take there over what it is predicted for the sizes that were timed; as they are where one
     of them has no prediction.
@@ -157,7 +158,7 @@ def _moved(
     heads = request.num_q_heads
     timed = timed_within(_top(request), heads)
     there = ROOFLINE.predict_over(manifests, request, device, timed)
-    here_ms = ROOFLINE.predict_over(manifests, request, device, within(here, heads))
+    here_ms = ROOFLINE.predict_over(manifests, request, device, within(here, heads, begin_of(request.seq_q, manifests)))
     if not all(name in there for name in found):
         return found
     return {name: ms * here_ms[name] / there[name] for name, ms in found.items()}
@@ -165,8 +166,8 @@ def _moved(
 
 def _top(request: Request) -> Sequences:
     """The sequences at the top of a measured bucket: powers of two."""
-    length = 1 << (request.seq_q - 1).bit_length()
-    return ((1 << (request.batch - 1).bit_length(), length, length),)
+    count, new, keys = [1 << max(0, size - 1).bit_length() for size in (request.batch, request.seq_q, request.seq_k)]
+    return ((count, new, keys),)
 
 
 def _times(rows: Mapping[str, Row]) -> dict[str, float]:
