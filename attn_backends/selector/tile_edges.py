@@ -22,7 +22,7 @@ LONGEST = 3072  # new tokens: 16 of the largest tiles
 
 def tile_edges(manifests: Iterable[Manifest]) -> tuple[int, ...]:
     """The first lengths of every range that the tiles of these manifests make, in order."""
-    return _edges(tuple([manifest.tiles for manifest in manifests]))
+    return _edges(tuple([tiles for manifest in manifests if (tiles := manifest.tiles)]))
 
 
 def begin_of(length: int, manifests: Iterable[Manifest]) -> int:
