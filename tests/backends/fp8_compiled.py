@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 import triton
@@ -15,6 +16,7 @@ from attn_backends.backends.fp8.block import BLOCK
 from attn_backends.backends.fp8.operands import FORMAT, Operands, blocks_of
 from attn_backends.backends.fp8.portable.configs import config_for
 from attn_backends.backends.fp8.portable.launch import launch_forward
+from attn_backends.backends.fp8.quantize import launch as quantize_launch
 from attn_backends.backends.fp8.quantize.launch import quantized
 from attn_backends.backends.fp8.quantize.tiles import tiles_for
 from attn_backends.backends.triton_tiled.compile_only import _cuda_resources, _standing_in, target_of
@@ -59,7 +61,8 @@ def quantise(arch: str, width: int, tokens: int = 4096) -> Compiled:
         torch.empty(1, tokens, heads, width, dtype=torch.bfloat16, device="meta").transpose(1, 2)
         for heads in (HEADS, KV_HEADS, KV_HEADS)
     )
-    return compiled(arch, lambda: quantized(q, k, v, tiles=tiles), tiles.registers)
+    with mock.patch.object(quantize_launch, "architecture", return_value=_capability(arch)):
+        return compiled(arch, lambda: quantized(q, k, v, tiles=tiles), tiles.registers)
 
 
 def forward(arch: str, width: int, band: tuple[int, int], tokens: int = 4096) -> Compiled:

@@ -26,7 +26,18 @@ from attn_backends.backends.fp8.operands import FORMAT, Operands
 from attn_backends.backends.hopper import compile_only
 from tests.backends.fp8_assembled import spills_in_loops, warnings
 
-compile_only.INSTRUCTIONS = ("QGMMA", "HGMMA", "UTMALDG", "UTMASTG", "USETMAXREG", "SHFL", "PRMT", "LDL", "STL")
+compile_only.INSTRUCTIONS = (
+    "QGMMA",
+    "HGMMA",
+    "UTMALDG",
+    "UTMASTG",
+    "USETMAXREG",
+    "SHFL",
+    "PRMT",
+    "LDL",
+    "STL",
+    "ACQBULK",
+)
 
 SCALE = 0.1
 

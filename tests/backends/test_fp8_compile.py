@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reaso
 
 SHARED = {"sm_89": 101376, "sm_90": 232448, "sm_100": 232448, "sm_120": 101376}  # bytes of a block at most
 # Bytes per thread of the quantise pass, where there are any; tiles.toml has the same.
-STACK = {("sm_89", 256): 96, ("sm_90", 256): 72, ("sm_100", 128): 16, ("sm_120", 256): 56}
+STACK = {("sm_89", 256): 48, ("sm_90", 64): 8, ("sm_90", 256): 72, ("sm_100", 128): 16, ("sm_120", 256): 64}
 
 
 @pytest.mark.parametrize(
@@ -42,13 +43,14 @@ def test_the_portable_forward_compiles(arch, width, band):
     ("arch", "width"), [("sm_89", 128), ("sm_90", 64), ("sm_90", 128), ("sm_90", 256), ("sm_100", 64)], ids=str
 )
 def test_the_quantise_pass_compiles(arch, width):
-    """Numbers are read and codes written 16 bytes at a time; nothing spills but what tiles.toml says."""
+    """Codes are written 16 bytes at a time; nothing spills but what tiles.toml says; from sm_90 on the next kernel may come early."""
     from tests.backends import fp8_compiled
 
     kernel = fp8_compiled.quantise(arch, width)
     assert kernel.stack <= STACK.get((arch, width), 0)
     assert kernel.shared <= SHARED[arch]
-    assert "st.global.v4.b32" in kernel.assembly
+    assert re.search(r"st\.global\S*\.v4\.b32", kernel.assembly)
+    assert ("griddepcontrol.launch_dependents" in kernel.assembly) == (int(arch.removeprefix("sm_")) >= 90)
     assert "cvt.rn.satfinite.e4m3x2.f32" in kernel.assembly
 
 
@@ -109,4 +111,5 @@ def test_the_pipelines_compile(pipelines):
         assert kernel["shared"] <= SHARED["sm_90"], kernel
         assert kernel["stack"] <= 72, kernel  # around the loops, docs/kernels/fp8.md
         assert not kernel["spills_in_loops"], kernel
+        assert counts["ACQBULK"] == 1, kernel  # waits for the kernel ahead before it touches a tensor
         assert not kernel["warnings"], kernel  # C7513: products one after the other

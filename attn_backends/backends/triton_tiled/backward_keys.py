@@ -184,6 +184,9 @@ def key_gradients(
                         keep = kept(
                             dropout_seed, dropout_threshold, queries[None, :], keys[:, None], head, batch, BLOCK_N, BLOCK_M
                         )
+                    weight = p  # of dp - delta: the cap's slope is multiplied in here, so that its tanh holds no registers until dp is there
+                    if SOFTCAP:
+                        weight = p * softcap_slope(product, inner_scale, FAST_TANH)
                     if WANT_V:
                         used = p
                         if DROPOUT:
@@ -193,9 +196,7 @@ def key_gradients(
                         d_p = tl.dot(v_tile, d_out_tile.T, input_precision=PRECISION)
                         if DROPOUT:
                             d_p = tl.where(keep, d_p * dropout_scale, 0.0)
-                        d_s = p * (d_p - row[None, :])
-                        if SOFTCAP:
-                            d_s = d_s * softcap_slope(product, inner_scale, FAST_TANH)
+                        d_s = weight * (d_p - row[None, :])
                         if stretch != 1 or ALL_CUT:
                             d_s = tl.where(hidden(p), 0.0, d_s)
                         grad_k = tl.dot(d_s.to(q_tile.dtype), q_tile, grad_k, input_precision=PRECISION)

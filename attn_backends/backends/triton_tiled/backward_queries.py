@@ -155,13 +155,13 @@ def query_gradients(
                         p = weight_of(scores, norm[:, None], BIAS)
                 else:
                     p = tl.exp2(product * (scale * LOG2E) - norm[:, None])
+                if SOFTCAP:
+                    p = p * softcap_slope(product, inner_scale, FAST_TANH)
                 d_p = tl.dot(d_out_tile, v_tile.T, input_precision=PRECISION)
                 if DROPOUT:
                     keep = kept(dropout_seed, dropout_threshold, queries[:, None], keys[None, :], head, batch, BLOCK_M, BLOCK_N)
                     d_p = tl.where(keep, d_p * dropout_scale, 0.0)
                 d_s = p * (d_p - row[:, None])
-                if SOFTCAP:
-                    d_s = d_s * softcap_slope(product, inner_scale, FAST_TANH)
                 if stretch != 1 or ALL_CUT:
                     d_s = tl.where(scores == MINUS_INF, 0.0, d_s)
                     if GUARD:

@@ -26,6 +26,7 @@ from attn_backends.backends.triton_tiled.present import SINK, SLOPES
 from attn_backends.backends.triton_tiled.scores import (
     LN2,
     MINUS_INF,
+    band_tile,
     bound_of,
     plain_scores,
     score_tile,
@@ -157,7 +158,13 @@ def attention_forward(
                     BLOCK_N, BLOCK_D, TMA, PACKED_K, WIDE, (stretch != 1 or ALL_CUT), PADDED_D,
                 )
                 product = tl.dot(q_tile, k_tile.T, input_precision=PRECISION)
-                if BIAS or ALIBI or (stretch != 1 or ALL_CUT):
+                if BOUNDED and not ALL_CUT:
+                    x, factor = plain_scores(product, scale, softcap, inner_scale, SOFTCAP, FAST_TANH)
+                    p = capped_weights(x, factor, bound_of(softcap), CUBICS)
+                    if stretch != 1:
+                        visible = band_tile(queries[:, None], keys[None, :], seq_q, seq_k, offset, left, right, LEFT, RIGHT, False)
+                        p = tl.where(visible, p, 0.0)
+                elif BIAS or ALIBI or (stretch != 1 or ALL_CUT):
                     scores = score_tile(
                         product, queries[:, None], keys[None, :], mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, batch, head, slope, seq_q, seq_k, offset,
                         left, right, scale, softcap, inner_scale, LEFT, RIGHT, SOFTCAP, BIAS, BOOL_MASK, BLOCK_MASK, INNER_MASK,
@@ -168,12 +175,9 @@ def attention_forward(
                     p = weight_of(scores, shift[:, None], BIAS)
                 else:
                     scores, factor = plain_scores(product, scale, softcap, inner_scale, SOFTCAP, FAST_TANH)
-                    top_new = top if BOUNDED else tl.maximum(top, tl.max(scores, 1) * factor)
+                    top_new = tl.maximum(top, tl.max(scores, 1) * factor)
                     shift = top_new
-                    if BOUNDED:
-                        p = capped_weights(scores, factor, bound_of(softcap), CUBICS)
-                    else:
-                        p = tl.exp2(scores * factor - shift[:, None])
+                    p = tl.exp2(scores * factor - shift[:, None])
                 if PARTS:
                     total += tl.sum(p.reshape([BLOCK_M, BLOCK_N // 8, 8]), 1)
                 elif BOUNDED:

@@ -59,6 +59,7 @@ def constants_of(config: Config) -> dict[str, Any]:
         "PARTS": config.parts,
         "LATE_WAIT": config.late_wait,
         "REGISTERS": config.registers,
+        "launch_pdl": True,  # what stands before `gdc_wait` may run beside the end of the kernel ahead, the pass above all
         "num_warps": WARPS,
         "maxnreg": config.max_registers,
     }

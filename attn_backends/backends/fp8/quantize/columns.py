@@ -13,11 +13,12 @@ import triton.language as tl
 from attn_backends.backends.fp8.quantize.codes import (
     LARGEST_VALUE_SCALE,
     LEAST_VALUE_SCALE,
+    largest_of,
     reciprocal_of,
     scale_of,
     word_of,
 )
-from attn_backends.backends.fp8.quantize.sequences import load_block
+from attn_backends.backends.fp8.quantize.sequences import KEPT, load_block
 
 WORDS: tl.constexpr = tl.constexpr(32)  # of a block, in each column
 
@@ -42,14 +43,13 @@ def quantize_columns(
             n0, n1, n2, n3 = load_quarters(source, strides, after, begin, end, D, WIDE, CHECKED)
         else:
             x0, x1, x2, x3 = load_quarters(source, strides, block, begin, end, D, WIDE, CHECKED)
-        f0 = x0.to(tl.float32)
-        f1 = x1.to(tl.float32)
-        f2 = x2.to(tl.float32)
-        f3 = x3.to(tl.float32)
-        largest = tl.max(tl.maximum(tl.maximum(tl.abs(f0), tl.abs(f1)), tl.maximum(tl.abs(f2), tl.abs(f3))))
+        largest = largest_of(x0, x1, x2, x3, NATIVE)
         scale = scale_of(largest, LARGEST_VALUE_SCALE, LEAST_VALUE_SCALE)
         reciprocal = reciprocal_of(scale, largest)
-        words = word_of(f0 * reciprocal, f1 * reciprocal, f2 * reciprocal, f3 * reciprocal, NATIVE)
+        words = word_of(
+            x0.to(tl.float32) * reciprocal, x1.to(tl.float32) * reciprocal,
+            x2.to(tl.float32) * reciprocal, x3.to(tl.float32) * reciprocal, NATIVE,
+        )  # fmt: skip
         store_columns(target, row_stride, block, words, D)
         tl.store(scales + block, scale)
         if AHEAD:
@@ -80,4 +80,4 @@ def store_columns(target, row_stride, block, words, D: tl.constexpr):
     """Words [32, D] as [D, 32]."""
     columns = tl.arange(0, D).to(tl.int64)
     corner = target + block * WORDS
-    tl.store(corner + (columns[:, None] * row_stride + tl.arange(0, WORDS)[None, :]), tl.trans(words))
+    tl.store(corner + (columns[:, None] * row_stride + tl.arange(0, WORDS)[None, :]), tl.trans(words), eviction_policy=KEPT)

@@ -2,6 +2,7 @@
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents
 
 from attn_backends.backends.fp8.quantize.columns import quantize_columns
 from attn_backends.backends.fp8.quantize.rows import quantize_rows
@@ -29,12 +30,16 @@ def quantize_operands(
     D: tl.constexpr, DV: tl.constexpr, ROTATE: tl.constexpr, PART: tl.constexpr,
     LEFT: tl.constexpr, PACKED_Q: tl.constexpr, PACKED_K: tl.constexpr, CHECKED_Q: tl.constexpr, CHECKED_K: tl.constexpr,
     HEADS_FIRST: tl.constexpr, WIDE: tl.constexpr, NATIVE: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr,
+    GIVES_WAY: tl.constexpr,
 ):
     """Grid: one program per `several` blocks of a head of a sequence: those of Q, then of K, then of V.
 
     tokens_q, tokens_k: of the longest sequence. vt8, column_stride: in words of 32 bits. LEFT: keys further than `left` before the first
-    query are seen by nobody and count as 0, so that whatever they hold moves no scale. weight: of Q, see rows.py.
+    query are seen by nobody and count as 0, so that whatever they hold moves no scale. weight: of Q, see rows.py. GIVES_WAY: the next kernel, if it asks
+    for that and waits (`gdc_wait`), may take the multiprocessors that run out of programs; sm_90 and later.
     """
+    if GIVES_WAY:
+        gdc_launch_dependents()
     blocks_q = tl.maximum(tl.cdiv(tokens_q, BLOCK), 1)
     blocks_k = tl.maximum(tl.cdiv(tokens_k, BLOCK), 1)
     chunks_q = tl.cdiv(blocks_q, several)

@@ -81,7 +81,7 @@ def quantized(
             CHECKED_Q=packed_q or sequences.longest_q % BLOCK != 0,
             CHECKED_K=packed_k or windowed or sequences.longest_k % BLOCK != 0,
             HEADS_FIRST=q.stride(1) < q.stride(2), WIDE=leaves_32_bits(q, k, v), NATIVE=q.device.type != "cpu",
-            STAGES=tiles.stages, AHEAD=tiles.ahead, num_warps=tiles.warps,
+            STAGES=tiles.stages, AHEAD=tiles.ahead, GIVES_WAY=architecture(q.device) >= 90, num_warps=tiles.warps,
             **({"maxnreg": tiles.registers} if tiles.registers else {}),
         )  # fmt: skip
     return operands

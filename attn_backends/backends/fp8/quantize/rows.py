@@ -12,7 +12,7 @@ import triton.language as tl
 
 from attn_backends.backends.fp8.quantize.codes import codes_of, power_of
 from attn_backends.backends.fp8.quantize.rotation import ENTRY, in_register_order, rotation
-from attn_backends.backends.fp8.quantize.sequences import BLOCK, block_pointers, load_block
+from attn_backends.backends.fp8.quantize.sequences import BLOCK, KEPT, block_pointers, load_block
 
 
 @triton.jit
@@ -34,19 +34,19 @@ def quantize_rows(
     matrix = rotation(PART, source.dtype.element_ty) if ROTATE else 0
     for block in tl.range(first_block, last_block, num_stages=STAGES):
         y0 = load_part(source, strides, block, rows, 0, begin, end, matrix, WIDTH, ROTATE, WIDE, CHECKED)
-        largest = tl.max(tl.abs(y0))
+        sizes = tl.abs(y0)  # the largest of each part's numbers: one search through a block, whatever its parts
         if PARTS > 1:
             y1 = load_part(source, strides, block, rows, PART, begin, end, matrix, WIDTH, ROTATE, WIDE, CHECKED)
             y0, y1 = y0 + y1, y0 - y1
-            largest = tl.maximum(tl.max(tl.abs(y0)), tl.max(tl.abs(y1)))
+            sizes = tl.maximum(tl.abs(y0), tl.abs(y1))
         if PARTS > 2:
             y2 = load_part(source, strides, block, rows, 2 * PART, begin, end, matrix, WIDTH, ROTATE, WIDE, CHECKED)
             y3 = load_part(source, strides, block, rows, 3 * PART, begin, end, matrix, WIDTH, ROTATE, WIDE, CHECKED)
             y2, y3 = y2 + y3, y2 - y3
             y0, y2 = y0 + y2, y0 - y2
             y1, y3 = y1 + y3, y1 - y3
-            largest = tl.maximum(tl.max(tl.abs(y0)), tl.max(tl.abs(y1)))
-            largest = tl.maximum(largest, tl.maximum(tl.max(tl.abs(y2)), tl.max(tl.abs(y3))))
+            sizes = tl.maximum(tl.maximum(tl.abs(y0), tl.abs(y1)), tl.maximum(tl.abs(y2), tl.abs(y3)))
+        largest = tl.max(sizes)
         power = power_of(largest * unit)
         factor = tl.where(largest == float("inf"), 0.0, unit / power)  # so that an infinite number becomes NaN
         store_part(target, target_strides, block, rows, 0, end, codes_of(y0 * factor, NATIVE), WIDTH, ROTATE, CHECKED)
@@ -79,6 +79,6 @@ def store_part(
         codes = in_register_order(codes, BLOCK, WIDTH)
     pointers = block_pointers(base, strides, block, rows, column, WIDTH, False)
     if CHECKED:
-        tl.store(pointers, codes, mask=(rows + block * BLOCK < end)[:, None])
+        tl.store(pointers, codes, mask=(rows + block * BLOCK < end)[:, None], eviction_policy=KEPT)
     else:
-        tl.store(pointers, codes)
+        tl.store(pointers, codes, eviction_policy=KEPT)

@@ -6,6 +6,7 @@ import triton.language as tl
 from attn_backends.backends.fp8 import block as tokens_of_a_scale
 
 BLOCK: tl.constexpr = tl.constexpr(tokens_of_a_scale.BLOCK)
+KEPT: tl.constexpr = tl.constexpr("evict_last")  # codes: the kernel behind the pass reads them, from the L2 cache where they still are
 
 
 @triton.jit
@@ -41,11 +42,14 @@ def block_pointers(base, strides, block, rows, column, WIDTH: tl.constexpr, WIDE
 
 @triton.jit
 def load_block(base, strides, block, rows, column, begin, end, WIDTH: tl.constexpr, WIDE: tl.constexpr, CHECKED: tl.constexpr):
-    """Tokens [rows, WIDTH] of a block; CHECKED: 0 outside begin .. end."""
+    """Tokens [rows, WIDTH] of a block; CHECKED: 0 outside begin .. end.
+
+    Nothing is read twice, so that the L2 cache is left to what is written (`KEPT`).
+    """
     pointers = block_pointers(base, strides, block, rows, column, WIDTH, WIDE)
     if CHECKED:
         tokens = rows + block * BLOCK
-        tile = tl.load(pointers, mask=((tokens >= begin) & (tokens < end))[:, None], other=0.0)
+        tile = tl.load(pointers, mask=((tokens >= begin) & (tokens < end))[:, None], other=0.0, eviction_policy="evict_first")
     else:
-        tile = tl.load(pointers)
+        tile = tl.load(pointers, eviction_policy="evict_first")
     return tile

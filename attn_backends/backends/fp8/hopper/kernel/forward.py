@@ -6,6 +6,7 @@ One warp copies (producer.py), Q_TILES warpgroups compute (consumer.py), as in `
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
+from triton.language.extra.cuda import gdc_wait
 
 from attn_backends.backends.fp8.hopper.kernel.consumer import consume
 from attn_backends.backends.fp8.hopper.kernel.producer import produce
@@ -29,7 +30,9 @@ def attention_forward(
     BLOCK: gl.constexpr, CAUSAL: gl.constexpr, EVEN_K: gl.constexpr, TWO_LEVEL: gl.constexpr, Q_REGISTERS: gl.constexpr,
     PING_PONG: gl.constexpr, DYNAMIC: gl.constexpr, PARTS: gl.constexpr, LATE_WAIT: gl.constexpr, ANY_SCALE: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """Grid: as many blocks as fit the device, or as there are tickets.
+    """Launched as one that may begin before the kernel ahead of it has ended: it touches no tensor before `gdc_wait`.
+
+    Grid: as many blocks as fit the device, or as there are tickets.
 
     q, k, out: descriptors over [batch, head, token, width], blocks of ROWS (q, out) or KEYS (k) tokens
     v: a descriptor over [batch, head, width, token], blocks of KEYS tokens, renamed as products.operand says
@@ -68,6 +71,7 @@ def attention_forward(
     q_scales = Scales(q_scale, q_batch, q_head, q_block)
     k_scales = Scales(k_scale, k_batch, k_head, k_block)
     v_scales = Scales(v_scale, v_batch, v_head, v_block)
+    gdc_wait()
     FIRST: gl.constexpr = 0
     SECOND: gl.constexpr = 1
     THIRD: gl.constexpr = 2
