@@ -30,7 +30,7 @@ from attn_backends.registry.hooking import add_hooks, remove_hooks
 from attn_backends.registry.hooks import hookimpl
 from attn_backends.registry.registry import default_registry
 from attn_backends.selector.measured.bucket import Bucket
-from attn_backends.selector.measured.database import Writer
+from attn_backends.selector.measured.database import READ_WAIT, Writer
 from attn_backends.selector.measured.machine import Machine, device_key
 from attn_backends.selector.measured.row import Row
 from attn_backends.selector.measured.standing import database_path, stored_times
@@ -111,7 +111,7 @@ class Online:
 
     def _read(self) -> None:
         """What the file knows of the present sources."""
-        with Writer(self._path, self._chip, Machine.here()) as writer:
+        with Writer(self._path, self._chip, Machine.here(), wait=READ_WAIT) as writer:
             for row in writer.rows():
                 if self._keys.made(row):
                     self._tried.add((row.bucket, row.backend))
@@ -166,7 +166,7 @@ class Online:
         self._dearest_s = max(took, self._dearest_s if self._dearest_s != FIRST_GUESS_S else 0.0)
 
     def _store(self, one: _Open) -> None:
-        with Writer(self._path, self._chip, Machine.here()) as writer:
+        with Writer(self._path, self._chip, Machine.here(), wait=READ_WAIT) as writer:
             writer.put(one.rows)
         self._tried |= {(row.bucket, row.backend) for row in one.rows}
         self.buckets += 1

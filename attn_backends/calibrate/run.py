@@ -4,7 +4,7 @@ First everything is compiled, by processes side by side; then the backends are t
 best. Places where predictions are close come first.
 
 What the file knows already, of these sources on this machine, is not timed again, so a second run goes on where the first
-one ended, and two at once share the work. Budgets go by the monotonic clock; the clock on the wall only dates the rows.
+one ended; of two at once the later one's bucket stays, whole. Budgets go by the monotonic clock; the clock on the wall only dates the rows.
 """
 
 from __future__ import annotations

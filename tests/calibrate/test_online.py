@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
+
 import pytest
 import torch
 
@@ -10,7 +13,7 @@ from attn_backends.bench.machinery import EVERYTHING
 from attn_backends.calibrate import online as online_module
 from attn_backends.host.arguments import arguments
 from attn_backends.host.reading import read_request
-from attn_backends.selector.measured.database import read_rows
+from attn_backends.selector.measured.database import WRITE_WAIT, read_rows
 from attn_backends.selector.measured.machine import Machine
 from attn_backends.selector.select import use_measurements
 from tests.calibrate.fakes import right, slow
@@ -73,6 +76,22 @@ def test_the_budget_is_kept(tmp_path, q, monkeypatch):
     monkeypatch.setattr(online_module.time, "monotonic", lambda: float(next(moments)))
     online = called(q, 10, 0.5, tmp_path / "b.sqlite")
     assert 0 < online.spent_s <= 0.5 * 60 * 60
+
+
+def test_a_locked_file_holds_no_call_up(tmp_path, q, monkeypatch, caplog):
+    """Measuring ends with one warning; the call does not wait as long as a calibration would."""
+    monkeypatch.setattr(online_module.Online, "_affordable", lambda self: True)
+    path = tmp_path / "times.sqlite"
+    with measure_online(share=0.5, database=path, device="cpu") as online, torch.no_grad():
+        holder = sqlite3.connect(path, isolation_level=None)
+        holder.execute("BEGIN IMMEDIATE")
+        started = time.monotonic()
+        for _ in range(8):
+            attention(q, q, q)
+        holder.close()
+    assert online.buckets == 0
+    assert "locked" in caplog.text
+    assert time.monotonic() - started < WRITE_WAIT
 
 
 def test_a_share_is_a_share():

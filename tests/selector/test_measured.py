@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import multiprocessing
@@ -232,7 +233,8 @@ class TestBadFiles:
         [
             {"ms": -1.0, "q25": -1.0, "q75": -1.0}, {"ms": 0.0, "q25": 0.0}, {"ms": float("nan")}, {"ms": float("inf")},
             {"ms": 1e300, "q75": 1e300}, {"ms": 1e-9, "q25": 1e-9}, {"ms": "fast"}, {"ms": None}, {"samples": 0},
-            {"q25": 9.0}, {"status": "splendid"}, {"floor_ms": 2.5},
+            {"q25": 9.0}, {"status": "splendid"}, {"floor_ms": 2.5}, {"floor_ms": "low"}, {"at": None}, {"at": b"\xff"},
+            {"why": b"\xff"}, {"status": b"ok"},
         ],
         ids=str,
     )  # fmt: skip
@@ -243,6 +245,18 @@ class TestBadFiles:
         with caplog.at_level(logging.WARNING, "attn_backends"):
             decision = ask(path)
         assert (decision.backend, decision.source) == ("c", "priority")
+        assert ["1 of 3 rows" in record.getMessage() for record in caplog.records] == [True]
+
+    @pytest.mark.parametrize(
+        "changed", ["device = x'01'", f"place = '{'[' * 5000}'", "place = 'NaN'"], ids=["device", "deep", "no-list"]
+    )
+    def test_a_row_that_names_no_bucket_is_ignored(self, tmp_path, caplog, changed):
+        """Whatever stands where a device or a place should."""
+        path = file_of(tmp_path)
+        with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute(f"UPDATE times SET {changed} WHERE backend = 'a'")  # one of the three above
+        with caplog.at_level(logging.WARNING, "attn_backends"):
+            assert ask(path).source == "priority"
         assert ["1 of 3 rows" in record.getMessage() for record in caplog.records] == [True]
 
     @pytest.mark.parametrize(
@@ -276,6 +290,20 @@ class TestBadFiles:
         finally:
             holder.close()
         assert ["locked" in record.getMessage() for record in caplog.records] == [True]
+
+    def test_who_writes_is_told_of_a_lock(self, tmp_path):
+        """After as long a wait as was asked for, whatever was to be written."""
+        path = file_of(tmp_path)
+        with Writer(path, device_key(HERE), MACHINE, wait=0.01) as writer:
+            holder = sqlite3.connect(path, isolation_level=None)
+            holder.execute("BEGIN IMMEDIATE")
+            try:
+                with pytest.raises(DatabaseError, match="locked"):
+                    writer.put([row(MADE, "a", 1.0)])
+                with pytest.raises(DatabaseError, match="locked"):
+                    writer.forget()
+            finally:
+                holder.close()
 
     def test_a_damaged_file_is_set_aside_by_who_writes(self, tmp_path, caplog):
         """Calibration goes on in a new one, and the old one is kept."""

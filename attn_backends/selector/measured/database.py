@@ -68,11 +68,11 @@ def read_rows(path: Path, machine: Machine) -> dict[str, list[Row]]:
 
 
 class Writer:
-    """An open file for rows of one device; `with` closes it."""
+    """An open file for rows of one device; `with` closes it. `wait`: seconds for a lock that somebody else holds."""
 
-    def __init__(self, path: Path, device: str, machine: Machine) -> None:
+    def __init__(self, path: Path, device: str, machine: Machine, *, wait: float = WRITE_WAIT) -> None:
         self.path, self._device, self._machine = path, device, machine
-        self._connection = _opened(path)
+        self._connection = _opened(path, wait)
 
     def __enter__(self) -> Writer:
         return self
@@ -82,26 +82,32 @@ class Writer:
 
     def put(self, rows: Iterable[Row]) -> None:
         """Store rows in one transaction. Raises DatabaseError where the file stays locked, or the disk is full."""
-        import sqlite3
-
-        try:
-            with self._connection:
-                self._connection.executemany(_PUT, [self._values(row) for row in rows])
-        except sqlite3.Error as error:
-            raise DatabaseError(f"{self.path.name} cannot be written: {error}") from None
+        values = [self._values(row) for row in rows]
+        with self._transaction():
+            self._connection.executemany(_PUT, values)
 
     def rows(self) -> list[Row]:
         """What the file has of this device and software now, others' writing included."""
         return read_rows(self.path, self._machine).get(self._device, [])
 
     def forget(self) -> None:
-        """Drop every row of this device and software."""
+        """Drop every row of this device and software. Raises DatabaseError like `put`."""
         machine = self._machine
-        with self._connection:
+        with self._transaction():
             self._connection.execute(
                 "DELETE FROM times WHERE device = ? AND driver = ? AND torch = ? AND triton = ?",
                 (self._device, machine.driver, machine.torch, machine.triton),
             )
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        import sqlite3
+
+        try:
+            with self._connection:
+                yield
+        except sqlite3.Error as error:
+            raise DatabaseError(f"{self.path.name} cannot be written: {error}") from None
 
     def _values(self, row: Row) -> tuple[Any, ...]:
         machine = self._machine
@@ -111,21 +117,21 @@ class Writer:
         )  # fmt: skip
 
 
-def _opened(path: Path) -> sqlite3.Connection:
+def _opened(path: Path, wait: float) -> sqlite3.Connection:
     """The file for writing, made if need be; one that is no database is set aside and told of."""
     import sqlite3
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            return _prepared(path)
+            return _prepared(path, wait)
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
                 raise
             aside = path.with_suffix(f".damaged-{os.getpid()}")
             _set_aside(path, aside)
             tell(logging.WARNING, "measured times: %s is damaged (%s); it is now %s", path.name, error, aside.name)
-            return _prepared(path)
+            return _prepared(path, wait)
     except (sqlite3.Error, OSError) as error:
         raise DatabaseError(f"{path.name} cannot be written: {error}; give another file with --database") from None
 
@@ -137,10 +143,10 @@ def _set_aside(path: Path, aside: Path) -> None:
         path.with_name(path.name + ending).unlink(missing_ok=True)
 
 
-def _prepared(path: Path) -> sqlite3.Connection:
+def _prepared(path: Path, wait: float) -> sqlite3.Connection:
     import sqlite3
 
-    connection = sqlite3.connect(path, timeout=WRITE_WAIT)
+    connection = sqlite3.connect(path, timeout=wait)
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
@@ -195,8 +201,8 @@ def _readable(found: list[Any]) -> tuple[dict[str, list[Row]], int]:
 def _each(found: list[Any]) -> Iterator[tuple[str, Row | None]]:
     for backend, version, sources, kind, place, status, ms, q25, q75, samples, floor, why, at, device in found:
         where = _place(place)
-        if where is None or not isinstance(kind, str):
-            yield device, None
+        if where is None or not isinstance(kind, str) or not isinstance(device, str):
+            yield "", None
             continue
         yield device, Row(
             bucket=Bucket(kind, where), backend=backend, version=version, sources=sources, status=status, ms=ms,
@@ -207,6 +213,6 @@ def _each(found: list[Any]) -> Iterator[tuple[str, Row | None]]:
 def _place(text: Any) -> tuple[int, ...] | None:
     try:
         place = json.loads(text)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return None
     return tuple(place) if isinstance(place, list) and all(type(one) is int for one in place) else None

@@ -39,15 +39,18 @@ class Row:
     at: str = ""
 
     def possible(self) -> bool:
-        """Whether it can be true: a known status, and times that are finite, ordered and of a kernel's size."""
-        if self.status not in STATUSES:
+        """Whether it can be true: texts, a known status, and times that are finite, ordered and of a kernel's size."""
+        texts = (self.backend, self.version, self.sources, self.why, self.at)
+        if self.status not in STATUSES or not all(isinstance(text, str) for text in texts):
             return False
         if self.status != OK:
             return True
         times = (self.q25, self.ms, self.q75)
         if not all(map(_is_time, times)) or sorted(times, key=_number) != list(times) or not _count(self.samples):
             return False
-        return self.floor_ms is None or _number(self.ms) >= FLOOR_SHARE * _number(self.floor_ms)
+        if self.floor_ms is None:
+            return True
+        return type(self.floor_ms) in (int, float) and _number(self.ms) >= FLOOR_SHARE * self.floor_ms
 
 
 def _is_time(value: Any) -> bool:
