@@ -72,6 +72,13 @@ def test_sm_90_multiplies_from_shared_memory_and_loads_through_descriptors() -> 
     assert all(line["HGMMA"] > 0 and line["UTMALDG"] > 0 for line in lines), lines
 
 
+def test_products_on_sm_90_are_not_run_one_by_one() -> None:
+    """ptxas waits for a whole group of products, of a head alone too: not for each of them, as it does where it sees a hazard."""
+    kernels = ("--kernel", "forward", "--kernel", "keys", "--kernel", "queries")
+    lines = compile_table("--arch", "sm_90", "--dtype", "bfloat16", "--variant", "plain", *kernels, "--instructions")
+    assert all(2 * line["WARPGROUP.DEPBAR"] <= line["HGMMA"] for line in lines), lines
+
+
 MOST_VARIANTS = 200
 
 

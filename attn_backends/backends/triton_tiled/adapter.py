@@ -65,8 +65,8 @@ def backward(call: Call, d_out: torch.Tensor, d_lse: torch.Tensor | None) -> Gra
     out = call.out if saved.out is None else saved.out
     if lse is None:
         raise ValueError("a call whose forward did not keep its LSE has no backward")
-    rows, delta, sink_parts = rows_launch(call, operands, out, lse, d_out, d_lse)
-    incoming = Incoming(call=call, operands=operands, d_out=d_out, norms=saved.tops or (lse, None), delta=delta)
+    rows, delta, norms, sink_parts = rows_launch(call, operands, out, lse, d_out, d_lse)
+    incoming = Incoming(call=call, operands=operands, d_out=d_out, norms=saved.tops or (norms, None), delta=delta)
     grads = Grads(q=_unset(call.q, call), k=_unset(call.k, call), v=_unset(call.v, call))
     launch_all([rows, *keys_launches(incoming, grads.k, grads.v), queries_launch(incoming, grads.q)])
     if sink_parts is not None:

@@ -24,7 +24,6 @@ from attn_backends.backends.triton_tiled.scores import (
     hidden,
     score_tile,
     softcap_slope,
-    unit_of,
     weight_of,
 )
 from attn_backends.backends.triton_tiled.specialization import LENGTHS_AND_COUNTS, READ_ONE_BY_ONE, family
@@ -43,7 +42,8 @@ from attn_backends.backends.triton_tiled.tile import (
 from attn_backends.backends.triton_tiled.walk import heads_in_turn, query_stretches
 
 
-@triton.jit(do_not_specialize=LENGTHS_AND_COUNTS, do_not_specialize_on_alignment=READ_ONE_BY_ONE)
+# A ratio known to be 1 leaves one loop, and ptxas then runs its products one after the other (C7515).
+@triton.jit(do_not_specialize=(*LENGTHS_AND_COUNTS, "gqa_ratio"), do_not_specialize_on_alignment=READ_ONE_BY_ONE)
 def key_gradients(
     q, k, v, d_out, norms, rests, delta, d_k, d_v, slopes, mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, tile_lists, tile_counts,
     starts_q, starts_k, lengths_k,
@@ -161,11 +161,13 @@ def key_gradients(
                         q_tile = tl.where((queries < seq_q)[:, None], q_tile, 0.0)
                         d_out_tile = tl.where((queries < seq_q)[:, None], d_out_tile, 0.0)
                     norm = row_values(norms, norm_strides, batch, head, first_q, queries, seq_q, PACKED_Q)
-                    norm = tl.where(norm == MINUS_INF, 0.0, norm * unit_of(BIAS))
                     if BIAS:
+                        norm = tl.where(norm == MINUS_INF, 0.0, norm)
                         rest = row_values(rests, norm_strides, batch, head, first_q, queries, seq_q, PACKED_Q)
                     row = row_values(delta, delta_strides, batch, head, first_q, queries, seq_q, PACKED_Q)
                     product = tl.dot(k_tile, q_tile.T, input_precision=PRECISION)
+                    if WANT_K:  # behind the scores' product at once: the matrix unit is at it while exponentials are made
+                        d_p = tl.dot(v_tile, d_out_tile.T, input_precision=PRECISION)
                     if SOFTCAP or BIAS or ALIBI or (stretch != 1 or ALL_CUT):
                         scores = score_tile(
                             product, queries[None, :], keys[:, None], mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, batch, head, slope, seq_q, seq_k, offset,
@@ -184,7 +186,7 @@ def key_gradients(
                         keep = kept(
                             dropout_seed, dropout_threshold, queries[None, :], keys[:, None], head, batch, BLOCK_N, BLOCK_M
                         )
-                    weight = p  # of dp - delta: the cap's slope is multiplied in here, so that its tanh holds no registers until dp is there
+                    weight = p  # of dp - delta: the cap's slope is multiplied in here, so that its tanh is not kept until dp is there
                     if SOFTCAP:
                         weight = p * softcap_slope(product, inner_scale, FAST_TANH)
                     if WANT_V:
@@ -193,7 +195,6 @@ def key_gradients(
                             used = tl.where(keep, p * dropout_scale, 0.0)
                         grad_v = tl.dot(used.to(d_out_tile.dtype), d_out_tile, grad_v, input_precision=PRECISION)
                     if WANT_K:
-                        d_p = tl.dot(v_tile, d_out_tile.T, input_precision=PRECISION)
                         if DROPOUT:
                             d_p = tl.where(keep, d_p * dropout_scale, 0.0)
                         d_s = weight * (d_p - row[None, :])

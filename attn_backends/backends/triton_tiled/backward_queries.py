@@ -13,7 +13,7 @@ import triton.language as tl
 
 from attn_backends.backends.triton_tiled.philox import kept
 from attn_backends.backends.triton_tiled.present import SLOPES
-from attn_backends.backends.triton_tiled.scores import LOG2E, MINUS_INF, score_tile, softcap_slope, unit_of, weight_of
+from attn_backends.backends.triton_tiled.scores import LOG2E, MINUS_INF, score_tile, softcap_slope, weight_of
 from attn_backends.backends.triton_tiled.specialization import LENGTHS_AND_COUNTS, READ_ONE_BY_ONE, family
 from attn_backends.backends.triton_tiled.tile import (
     any_steps,
@@ -91,8 +91,8 @@ def query_gradients(
         BLOCK_M, BLOCK_DV, TMA, PACKED_Q, WIDE, True, PADDED_DV,
     ).to(q_tile.dtype)
     norm = row_values(norms, norm_strides, batch, head, first_q, queries, seq_q, PACKED_Q)
-    norm = tl.where(norm == MINUS_INF, 0.0, norm * unit_of(BIAS))
     if BIAS:
+        norm = tl.where(norm == MINUS_INF, 0.0, norm)
         rest = row_values(rests, norm_strides, batch, head, first_q, queries, seq_q, PACKED_Q)
     row = row_values(delta, delta_strides, batch, head, first_q, queries, seq_q, PACKED_Q)
     slope = 0.0

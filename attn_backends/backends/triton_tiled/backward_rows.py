@@ -1,4 +1,4 @@
-"""What the backward needs of every row, once: delta = rowsum(dO * O) - d lse, and the sink's gradient.
+"""What the backward needs of every row, once: delta = rowsum(dO * O) - d lse, norm = lse / ln 2, and the sink's gradient.
 
 With p = exp(s - lse) and o = sum_j p_j v_j (dropout included in both):
     ds_j   = p_j (dO . v_j - sum_i p_i dO . v_i) + p_j d lse = p_j (dO . v_j - delta)
@@ -15,13 +15,16 @@ from attn_backends.backends.triton_tiled.tile import first_row, queries_of, row_
 
 @triton.jit(do_not_specialize=LENGTHS_AND_COUNTS, do_not_specialize_on_alignment=READ_ONE_BY_ONE)
 def row_terms(
-    out, d_out, lse, d_lse, delta, sinks, sink_parts, starts_q,
+    out, d_out, lse, d_lse, delta, norms, sinks, sink_parts, starts_q,
     out_strides, d_out_strides, lse_strides, d_lse_strides, delta_strides,
     num_q_heads, longest_q, head_dim_v, present, has_d_lse,
     BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr, PACKED_Q: tl.constexpr, SINKS: tl.constexpr,
     D_LSE: tl.constexpr, WIDE: tl.constexpr, PORTABLE: tl.constexpr,
 ):
-    """Grid: (tiles, heads, sequences). Writes delta [.., head, token] and a part of d sink per program."""
+    """Grid: (tiles, heads, sequences). Writes delta and norms [.., head, token] and a part of d sink per program.
+
+    delta_strides: of both. norms: in log2 units, as scores are counted; 0 for a row that saw nothing, whose scores are all -inf.
+    """
     if PORTABLE:
         out_strides = tile_steps(out_strides, False)
         d_out_strides = tile_steps(d_out_strides, False)
@@ -53,10 +56,12 @@ def row_terms(
     if D_LSE:
         there = valid & (has_d_lse != 0) if PORTABLE else valid
         row -= tl.load(d_lse + entry * d_lse_strides[0] + head * d_lse_strides[1] + at * d_lse_strides[2], mask=there, other=0.0)
-    tl.store(delta + entry * delta_strides[0] + head * delta_strides[1] + at * delta_strides[2], row, mask=valid)
+    place = entry * delta_strides[0] + head * delta_strides[1] + at * delta_strides[2]
+    tl.store(delta + place, row, mask=valid)
+    norm = tl.load(lse + entry * lse_strides[0] + head * lse_strides[1] + at * lse_strides[2], mask=valid, other=0.0) * LOG2E
+    tl.store(norms + place, tl.where(norm == MINUS_INF, 0.0, norm), mask=valid)
     if SINKS:
         sink = tl.load(sinks + head).to(tl.float32) * LOG2E
-        norm = tl.load(lse + entry * lse_strides[0] + head * lse_strides[1] + at * lse_strides[2], mask=valid, other=0.0) * LOG2E
         weight = tl.where(valid & (norm > MINUS_INF), tl.exp2(sink - norm), 0.0)
         part = tl.sum(tl.where(weight > 0.0, weight * row, 0.0), 0)
         tl.store(sink_parts + (batch * num_q_heads + head) * tl.num_programs(0) + tile, -part)

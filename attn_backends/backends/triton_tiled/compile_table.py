@@ -20,7 +20,8 @@ from attn_backends.backends.triton_tiled.compile_only import compiled, target_of
 from attn_backends.backends.triton_tiled.compile_plan import ARCHITECTURES, DTYPES, NVIDIA, WIDTHS, Item, items, sample
 from attn_backends.backends.triton_tiled.configs import DIRECTIONS
 
-_COUNTED = ("HGMMA", "UTMALDG")  # Hopper's matrix products from shared memory, and loads through descriptors
+# Hopper's matrix products from shared memory, loads through descriptors, and waits for products.
+_COUNTED = ("HGMMA", "UTMALDG", "WARPGROUP.DEPBAR")
 
 
 @click.command(context_settings={"max_content_width": 120})
@@ -40,7 +41,7 @@ _COUNTED = ("HGMMA", "UTMALDG")  # Hopper's matrix products from shared memory, 
 )
 @click.option("--kernel", "kernels", multiple=True, type=click.Choice([*DIRECTIONS, "rows"]), help="Default: all.")
 @click.option("--sample", "sampled", is_flag=True, help="Each row of configs.toml once; no other choice than --arch.")
-@click.option("--instructions", is_flag=True, help=f"Count {' and '.join(_COUNTED)} in the machine code.")
+@click.option("--instructions", is_flag=True, help=f"Count {', '.join(_COUNTED)} in the machine code.")
 @click.option("--afresh", is_flag=True, help="Compile again what is in Triton's cache, for honest seconds.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def main(

@@ -31,7 +31,8 @@ _ROWS = 64  # queries per program of the row kernel
 class Incoming:
     """A call and what the backward brings; d_out as call.out, any strides; rows are [B, H, S] or [H, T].
 
-    norms: (lse, None), or, with a float mask, whose lowest values leave no digits for it, (row maximum, lse - maximum)
+    norms: (what `rows_launch` makes of the LSE, None), or, with a float mask, whose lowest values leave no digits for that, (row
+    maximum, lse - maximum)
     """
 
     call: Call
@@ -48,10 +49,10 @@ def rows_launch(
     lse: torch.Tensor,
     d_out: torch.Tensor,
     d_lse: torch.Tensor | None,
-) -> tuple[Launch, torch.Tensor, torch.Tensor | None]:
-    """What writes delta, shaped as lse, and, where the call asks, parts [B, Hq, ..] of the sinks' gradient; and both."""
+) -> tuple[Launch, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """What writes delta and norms, shaped as lse, and, where the call asks, parts [B, Hq, ..] of the sinks' gradient; and all three."""
     sizes = operands.sizes
-    delta = torch.empty(lse.shape, dtype=torch.float32, device=lse.device)
+    delta, norms = (torch.empty(lse.shape, dtype=torch.float32, device=lse.device) for _ in range(2))
     tiles = -(-sizes.longest_q // _ROWS)
     sinks = call.sinks if call.grad_sinks else None
     shape = (operands.batch, sizes.heads, tiles)
@@ -65,7 +66,7 @@ def rows_launch(
         out_strides, d_out_strides, row_strides(lse), row_strides(delta if d_lse is None else d_lse), row_strides(delta)
     )  # fmt: skip
     arguments = (
-        out, d_out, lse, delta if d_lse is None else d_lse, delta, sinks, parts, starts,
+        out, d_out, lse, delta if d_lse is None else d_lse, delta, norms, sinks, parts, starts,
         *(strides if known else map(coded, strides)),
         sizes.heads, sizes.longest_q, sizes.width_v, operands.present, int(d_lse is not None),
     )  # fmt: skip
@@ -75,7 +76,7 @@ def rows_launch(
         "WIDE": leaves_32_bits(_ROWS, out_strides, d_out_strides), "PORTABLE": not known, "num_warps": 4,
     }  # fmt: skip
     kernel, grid = ROWS.member(not known, False), (tiles, sizes.heads, operands.batch)
-    return Launch(kernel=kernel, grid=grid, arguments=arguments, options=options), delta, parts
+    return Launch(kernel=kernel, grid=grid, arguments=arguments, options=options), delta, norms, parts
 
 
 def keys_launches(
