@@ -18,7 +18,7 @@ CHOSEN = {
     "scope": "was asked for by a scope",
     "prefer": "is preferred by the policy",
     "rank_hook": "was put first by a rank hook",
-    "measured": "was measured to be faster",
+    "measured": "has the shortest measured time",
     "cost_model": "is faster by the cost model",
 }
 _LEVELS = ("prefer", "rank_hook", "measured", "cost_model", "priority", "priority")

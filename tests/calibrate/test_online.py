@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -67,6 +68,20 @@ def test_nothing_is_measured_where_results_must_repeat(tmp_path, q, monkeypatch,
         assert called(q, 5, 0.5, tmp_path / "b.sqlite").spent_s == 0
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize(
+    ("capturing", "idle", "allowed"), [(True, True, False), (False, False, False), (False, True, True)]
+)
+def test_a_gpu_that_captures_or_works_is_left_alone(tmp_path, q, monkeypatch, capturing, idle, allowed):
+    """What a capture sees becomes part of its graph; what is queued would be waited for."""
+    with measure_online(database=tmp_path / "times.sqlite", device="cpu") as online:
+        pass
+    online._device = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: SimpleNamespace(query=lambda: idle))
+    launch = SimpleNamespace(decision=select(read_request(q, q, q, arguments({}))[0]))
+    assert online._allowed(launch) is allowed
 
 
 def test_the_budget_is_kept(tmp_path, q, monkeypatch):

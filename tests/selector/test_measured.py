@@ -122,6 +122,7 @@ class TestWhatCounts:
         """It was tried, so the others' times count, and it comes behind them."""
         decision = ask(file_of(tmp_path, {"a": 5.0, "b": 3.0, "c": None}))
         assert [one.name for one in decision.candidates] == ["b", "a", "c"]
+        assert decision.candidates[2].reasons[0].message == "fits, but b has the shortest measured time"
 
     def test_an_asked_environment_must_be_the_measured_one(self, tmp_path):
         """A decision for another torch is not made by this one's times."""
