@@ -30,6 +30,8 @@ class Call:
 
     A field at its default is not stored in the instance, so that making one is cheap (`made_of`). Inputs are never
     modified. `saved` is the backend's own room between `run` and `backward` of one call.
+
+    owns_out: nobody else has `out` yet: a kernel that brings memory of its own may leave it there (`hand_over`).
     """
 
     q: torch.Tensor
@@ -78,6 +80,21 @@ class Call:
     plan: Any = None
     workspace: torch.Tensor | None = None
     saved: Any = None
+    owns_out: bool = False
+
+    def hand_over(self, result: torch.Tensor) -> bool:
+        """Make fresh memory that a kernel has written that of `out`; False where it has to be copied.
+
+        result: in the call's layout, no input's memory and nobody else's. It is taken where the host allows it and a caller
+        could not tell it apart: same shape, dtype and strides. `out` stays a tensor of its own, which no view of another is:
+        those must not be changed in place where gradients are recorded.
+        """
+        out = self.out
+        alike = result.dtype == out.dtype and result.shape == out.shape and result.stride() == out.stride()
+        if self.owns_out and alike:
+            out.set_(result)
+            return True
+        return False
 
     @classmethod
     def made_of(cls, fields: dict[str, Any]) -> Call:

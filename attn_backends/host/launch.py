@@ -273,7 +273,7 @@ def _static(request: Request, a: Arguments, g: Geometry, q: torch.Tensor) -> dic
         "kv_layout": a.kv_layout, "scale_block": a.scale_block, "dropout_p": a.dropout_p,
         "needs_backward": request.needs_backward, "grad_bias": request.grad_bias, "grad_sinks": request.grad_sinks,
         "deterministic": a.deterministic, "batch_invariant": a.batch_invariant, "phase": request.phase,
-        "attn_type": a.attn_type, "graph": request.graph,
+        "attn_type": a.attn_type, "graph": request.graph, "owns_out": a.out is None,
         **{f"{name}_{what}": getattr(request, f"{name}_{what}") for name in "qkv" for what in ("format", "granularity")},
     }  # fmt: skip
     always = {"dropout_p"}

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 def deliver_out(call: Call, out: torch.Tensor) -> None:
-    """Write out [Tq, Hq, >= Dv], unless the kernel wrote there by itself."""
-    if out.data_ptr() != call.out.data_ptr():
-        call.out.copy_(out[..., : call.out.shape[-1]])
+    """Write out [Tq, Hq, >= Dv], the kernel's own memory, unless it may take the place or the kernel wrote there by itself."""
+    out = out[..., : call.out.shape[-1]]
+    if out.data_ptr() != call.out.data_ptr() and not call.hand_over(out):
+        call.out.copy_(out)
 
 
 def deliver_lse(lse: torch.Tensor, target: torch.Tensor) -> None:

@@ -17,9 +17,15 @@ if TYPE_CHECKING:
 
 
 def deliver(call: Call, problem: Problem, out: torch.Tensor, lse: torch.Tensor | None) -> None:
-    """Write out [B, Hq, rows, >= Dv] of any float dtype and lse [B, Hq, >= rows]; rows that see nothing get 0 and -inf."""
+    """Write out [B, Hq, rows, >= Dv] of any float dtype and lse [B, Hq, >= rows]; rows that see nothing get 0 and -inf.
+
+    out is the kernel's own memory: where it is all of the answer it becomes `call.out`, and nothing is copied.
+    """
     width = call.out.shape[-1]
-    _write(heads_first(call.out, call.layout), problem, out if out.shape[-1] == width else out[..., :width], 0.0)
+    out = out if out.shape[-1] == width else out[..., :width]
+    if out.data_ptr() != call.out.data_ptr():
+        call.hand_over(heads_first(out, call.layout))
+    _write(heads_first(call.out, call.layout), problem, out, 0.0)
     if call.lse is not None and lse is not None:
         _write(call.lse.unsqueeze(-1), problem, lse[:, :, : problem.band.rows].unsqueeze(-1), -torch.inf)
 

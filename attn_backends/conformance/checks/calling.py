@@ -65,6 +65,7 @@ def attend_poisoned(context: Context, inputs: Inputs) -> Answer:
     with torch.no_grad():
         bound, given = _bound(context, inputs)
         call = bound.call(inputs.q, inputs.k, inputs.v, given)
+        call.owns_out = False  # as for a caller's `out`: this memory and no other is to be written
         handed = {"out": call.out, "lse": call.lse}
         for tensor in handed.values():
             if tensor is not None:
