@@ -42,8 +42,7 @@ from attn_backends.backends.triton_tiled.tile import (
 from attn_backends.backends.triton_tiled.walk import heads_in_turn, query_stretches
 
 
-# A ratio known to be 1 leaves one loop, and ptxas then runs its products one after the other (C7515).
-@triton.jit(do_not_specialize=(*LENGTHS_AND_COUNTS, "gqa_ratio"), do_not_specialize_on_alignment=READ_ONE_BY_ONE)
+@triton.jit(do_not_specialize=LENGTHS_AND_COUNTS, do_not_specialize_on_alignment=READ_ONE_BY_ONE)
 def key_gradients(
     q, k, v, d_out, norms, rests, delta, d_k, d_v, slopes, mask, mask_strides, blocks, block_strides, inner, inner_strides, block_sizes, tile_lists, tile_counts,
     starts_q, starts_k, lengths_k,
@@ -57,11 +56,12 @@ def key_gradients(
     INNER_MASK: tl.constexpr, ALIBI: tl.constexpr, DROPOUT: tl.constexpr,
     TMA: tl.constexpr, WIDE: tl.constexpr, PADDED_D: tl.constexpr, PADDED_DV: tl.constexpr,
     GUARD: tl.constexpr, EVEN_Q: tl.constexpr, PRECISION: tl.constexpr, FAST_TANH: tl.constexpr,
-    WANT_K: tl.constexpr, WANT_V: tl.constexpr,
+    WANT_K: tl.constexpr, WANT_V: tl.constexpr, EARLY: tl.constexpr,
 ):
     """Grid: one program per (key tile, KV head, sequence), one-dimensional, ordered by `walk.heads_in_turn`.
 
     Wide heads take two launches, one per gradient: both accumulators at once leave no registers for the tiles.
+    EARLY: dp follows the scores' product at once: the matrix unit is at it while exponentials are made.
     """
     if PORTABLE:
         q_strides = tile_steps(q_strides, ALIGNED)
@@ -166,7 +166,7 @@ def key_gradients(
                         rest = row_values(rests, norm_strides, batch, head, first_q, queries, seq_q, PACKED_Q)
                     row = row_values(delta, delta_strides, batch, head, first_q, queries, seq_q, PACKED_Q)
                     product = tl.dot(k_tile, q_tile.T, input_precision=PRECISION)
-                    if WANT_K:  # behind the scores' product at once: the matrix unit is at it while exponentials are made
+                    if EARLY and WANT_K:
                         d_p = tl.dot(v_tile, d_out_tile.T, input_precision=PRECISION)
                     if SOFTCAP or BIAS or ALIBI or (stretch != 1 or ALL_CUT):
                         scores = score_tile(
@@ -195,6 +195,8 @@ def key_gradients(
                             used = tl.where(keep, p * dropout_scale, 0.0)
                         grad_v = tl.dot(used.to(d_out_tile.dtype), d_out_tile, grad_v, input_precision=PRECISION)
                     if WANT_K:
+                        if not EARLY:
+                            d_p = tl.dot(v_tile, d_out_tile.T, input_precision=PRECISION)
                         if DROPOUT:
                             d_p = tl.where(keep, d_p * dropout_scale, 0.0)
                         d_s = weight * (d_p - row[None, :])
@@ -216,3 +218,7 @@ def key_gradients(
 
 
 KEYS = family(key_gradients)
+# Where a ratio known to be 1 leaves a single loop, ptxas runs its products one after the other (C7515).
+ANY_RATIO = triton.jit(
+    key_gradients.fn, do_not_specialize=(*LENGTHS_AND_COUNTS, "gqa_ratio"), do_not_specialize_on_alignment=READ_ONE_BY_ONE
+)
