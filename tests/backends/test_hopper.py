@@ -252,6 +252,21 @@ class TestOnHopper:
         assert torch.equal(call.out[:, :200], before[:, :200])
 
     @pytest.mark.parametrize("width", table.WIDTHS)
+    def test_nan_that_a_row_sees_is_nan(self, width: int) -> None:
+        """Rows before the key stay as they are, those from it on say so and are not taken for rows that saw nothing."""
+        call = table.call_of((1, 2, 2, 300, 300), width, causal=True)
+        from attn_backends.backends.hopper.adapter import run
+
+        run(call)
+        before = call.out.clone(), call.lse.clone()
+        call.k[:, 200] = torch.nan
+        run(call)
+        assert torch.equal(call.out[:, :200], before[0][:, :200])
+        assert torch.equal(call.lse[..., :200], before[1][..., :200])
+        assert call.out[:, 200:].isnan().all()
+        assert call.lse[..., 200:].isnan().all()
+
+    @pytest.mark.parametrize("width", table.WIDTHS)
     def test_a_graph_replayed_beside_other_calls_answers(self, width: int) -> None:
         """What is captured draws its tickets from a counter of its own; two streams have one each."""
         from attn_backends.backends.hopper.adapter import run

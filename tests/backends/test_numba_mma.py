@@ -50,6 +50,21 @@ def test_simulated(name):
     simulate(name, CONFIGS[list(table.CASES).index(name) % len(CONFIGS)])
 
 
+def test_nan_that_a_row_sees_is_nan():
+    """One key of NaN, which rows from its own on see: they say so, and are not taken for rows that saw nothing."""
+    config = CONFIGS[0]
+    call = table.call_of("causal", config.head_dim, getattr(torch, config.half), "cpu")
+    batch, seq_q, seq_k = call.q.shape[0], call.q.shape[1], call.k.shape[1]
+    key = seq_k // 2
+    call.k[:, key] = torch.nan
+    simulated.run(call, dataclasses.replace(config, softcap=capped(call)))
+    sees = torch.arange(seq_q) + (seq_k - seq_q) >= key
+    assert 0 < int(sees.sum()) < seq_q
+    lost = call.out.float().isnan().all(dim=-1)
+    assert torch.equal(lost, sees[None, :, None].expand(batch, seq_q, call.q.shape[2]))
+    assert torch.equal(call.lse.isnan(), sees[None, None].expand(batch, call.q.shape[2], seq_q))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("config", OTHERS, ids=lambda one: f"{one.head_dim} {one.half} {one.warps} {one.lazy}")
 def test_simulated_in_other_kinds(config):

@@ -50,6 +50,6 @@ def hide(scores, last_visible, first_key):
 @gluon.jit
 def finish(top, total, scale):
     """(1 / l, LSE): what the output is multiplied with, and the natural logarithm; a row that saw no key has 0, -inf."""
-    seen = total > 0.0
+    seen = total != 0.0  # NaN counts as seen
     filled = gl.where(seen, total, 1.0)
     return gl.where(seen, 1.0 / filled, 0.0), gl.where(seen, (top * scale + gl.log2(filled)) * LN2, MINUS_INF)
