@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from attn_backends.bench.suites import SIZES, suite_names
-from attn_backends.cli.options import json_option
+from attn_backends.cli.options import POSITIVE, json_option
 from attn_backends.cli.screen import print_json
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -28,7 +28,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 )  # fmt: skip
 @click.option("--device", help="cuda, cuda:1 or cpu.  [the GPU where there is one]")
 @click.option("--size", type=click.Choice(SIZES), help="small shapes try the whole way.  [full; small on a CPU]")
-@click.option("--minutes", type=click.FloatRange(0, min_open=True), help="Stop after so long; run again to go on.")
+@click.option("--minutes", type=POSITIVE, help="Stop after so long; run again to go on.")
 @click.option("--seed", type=click.IntRange(0), help="Of the inputs.  [that of the file, else drawn and recorded]")
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the files.  [benchmarks/results/DEVICE]"

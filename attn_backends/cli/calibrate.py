@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from attn_backends.capability import DTYPES
-from attn_backends.cli.options import CONFIG, json_option
+from attn_backends.cli.options import CONFIG, POSITIVE, json_option
 from attn_backends.cli.screen import print_json
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ MOST_PROCESSES = 15  # each has a context on the GPU
 @click.option("--log", "logs", type=click.Path(exists=True), multiple=True, help="The shapes of this decision log.")
 @click.option("--context", type=click.IntRange(min=1), help="With --config: tokens in all.  [8192, or the model's]")
 @click.option("--dtype", type=click.Choice(DTYPES), help="With --config: of q.  [the checkpoint's]")
-@click.option("--minutes", type=click.FloatRange(0, min_open=True), help="Stop after so long; run again to go on.")
+@click.option("--minutes", type=POSITIVE, help="Stop after so long; run again to go on.")
 @click.option("--backends", metavar="A,B", help="Only these.  [all that fit a shape, references apart]")
 @click.option("--device", help="cuda, cuda:1 or cpu.  [the GPU where there is one]")
 @click.option(

@@ -11,7 +11,7 @@ import click
 from attn_backends.cli.conformance_device import chosen_device, device_option
 from attn_backends.cli.failure import Failure
 from attn_backends.cli.needs_torch import need_torch
-from attn_backends.cli.options import BACKEND, json_option
+from attn_backends.cli.options import BACKEND, POSITIVE, json_option
 from attn_backends.cli.screen import print_json
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Outcome:
 @click.option("--only", metavar="ID|GLOB|CLAUSE", help="Only these items: an id, a pattern, or a clause (MASK-3).")
 @device_option(pretended=False)
 @click.option("--workers", type=click.IntRange(0, 256), default=2, help="Processes; 0 is this one, for debuggers.  [2]")
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="S", help="Seconds that one item may take.")
+@click.option("--timeout", type=POSITIVE, metavar="S", help="Seconds that one item may take.")
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), help="Write report.json, .md, .html, junit.xml."
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,22 @@ class Name(click.ParamType):  # type: ignore[type-arg]  # not generic in every c
         return [CompletionItem(word) for word in self._known() if word.lower().startswith(incomplete.lower())]
 
 
+class Positive(click.FloatRange):
+    """A number above 0 that is one: "nan" is within every range of click's, and a budget that never ends."""
+
+    name = "float range"
+
+    def __init__(self) -> None:
+        super().__init__(0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number. Refuses what is none, infinity too."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
+
+
 def _backends() -> Iterable[str]:
     from attn_backends.registry.registry import default_registry
 
@@ -58,6 +75,7 @@ def _numerics() -> Iterable[str]:
 BACKEND = Name("name", _backends)
 DEVICE = Name("device", _devices)
 CONFIG = Name("config", _configs)
+POSITIVE = Positive()
 
 
 def _words(_ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from attn_backends.cli.needs_torch import need_torch
-from attn_backends.cli.options import json_option
+from attn_backends.cli.options import POSITIVE, json_option
 from attn_backends.cli.screen import print_json
 
 if TYPE_CHECKING:
     from attn_backends.error_budget.budget import ErrorBudget
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-POSITIVE = click.IntRange(min=1)
+_COUNT = click.IntRange(min=1)
 
 
 @click.command("quantization-error")
 @click.option("--file", type=FILE, help="q, k and v by torch.save, [B, S, H, D] each.  [drawn]")
 @click.option("--layout", type=click.Choice(["bshd", "bhsd"]), default="bshd", show_default=True, help="Of the file.")
-@click.option("--seq", type=POSITIVE, default=2048, show_default=True, help="Tokens of what is drawn.")
-@click.option("--head-dim", type=POSITIVE, default=128, show_default=True, help="Width of its heads.")
-@click.option("--heads", type=POSITIVE, default=4, show_default=True, help="Its query heads.")
-@click.option("--kv-heads", type=POSITIVE, help="Its KV heads.  [as many]")
+@click.option("--seq", type=_COUNT, default=2048, show_default=True, help="Tokens of what is drawn.")
+@click.option("--head-dim", type=_COUNT, default=128, show_default=True, help="Width of its heads.")
+@click.option("--heads", type=_COUNT, default=4, show_default=True, help="Its query heads.")
+@click.option("--kv-heads", type=_COUNT, help="Its KV heads.  [as many]")
 @click.option(
     "--outliers",
     type=click.FloatRange(0, 1),
@@ -34,8 +34,8 @@ POSITIVE = click.IntRange(min=1)
     help="Share of its numbers that N(0, 100) is added to.",
 )
 @click.option("--causal", is_flag=True, help="Later keys are hidden.")
-@click.option("--rows", type=POSITIVE, default=64, show_default=True, help="Query rows per head that are computed.")
-@click.option("--budget", type=click.FloatRange(0, min_open=True), help="Largest relative error that is acceptable.")
+@click.option("--rows", type=_COUNT, default=64, show_default=True, help="Query rows per head that are computed.")
+@click.option("--budget", type=POSITIVE, help="Largest relative error that is acceptable.")
 @click.option(
     "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Of the numbers and the rotation."
 )

@@ -11,7 +11,7 @@ import click
 
 from attn_backends.bench.suites import SIZES
 from attn_backends.cli.failure import Failure
-from attn_backends.cli.options import json_option
+from attn_backends.cli.options import POSITIVE, json_option
 from attn_backends.cli.screen import print_json
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ SHAPES_FILE = "held-out.json"
 
 @click.command("regret")
 @click.option("--seed", type=click.IntRange(0), help="Of the shapes and inputs.  [that of the file, else drawn]")
-@click.option("--minutes", type=click.FloatRange(0, min_open=True), help="Stop after so long; run again to go on.")
+@click.option("--minutes", type=POSITIVE, help="Stop after so long; run again to go on.")
 @click.option("--device", help="cuda, cuda:1 or cpu.  [the GPU where there is one]")
 @click.option("--size", type=click.Choice(SIZES), help="small draws few shapes.  [full; small on a CPU]")
 @click.option(

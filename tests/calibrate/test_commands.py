@@ -98,8 +98,9 @@ def test_the_list_has_a_line_a_shape_on_a_narrow_screen(monkeypatch, config):
         (["--backends", "sdpa_flush"], "sdpa_flash"),
         (["--log", "/nowhere"], "/nowhere"),
         (["--minutes", "0"], "x>0"),
+        (["--minutes", "nan"], "not a finite number"),
     ],
-    ids=["config", "backend", "log", "minutes"],
+    ids=["config", "backend", "log", "minutes", "no number of minutes"],
 )
 def test_wrong_questions_say_what_is_allowed(tmp_path, words, said):
     """Exit code 2, with the nearest name where there is one."""
