@@ -29,17 +29,28 @@ Extras = Callable[[torch.Generator], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """B, Sq, Sk, Hq, Hkv, D, Dv; `packed` gives cu_seqlens of q and k instead; `extras` draws further arguments."""
+    """B, Sq, Sk, Hq, Hkv, D, Dv; `packed` gives cu_seqlens of q and k instead; `extras` draws further arguments.
+
+    unseen: keys that no row sees: NaN in K and V
+    """
 
     shape: tuple[int, int, int, int, int, int, int] = (1, 40, 40, 2, 1, 16, 16)
     packed: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     layout: str = "bshd"
+    unseen: slice | None = None
     extras: Extras = field(default=lambda _: {})
     settings: dict[str, Any] = field(default_factory=dict)
 
 
 def _ints(*numbers: int) -> torch.Tensor:
     return torch.tensor(numbers, dtype=torch.int32)
+
+
+def _without(queries: int, keys: int, hidden: slice) -> torch.Tensor:
+    """A bool mask [Sq, Sk] that hides some keys from all rows."""
+    mask = torch.ones(queries, keys, dtype=torch.bool)
+    mask[:, hidden] = False
+    return mask
 
 
 CASES: dict[str, Case] = {
@@ -120,6 +131,19 @@ CASES: dict[str, Case] = {
             )
         },
         settings={"causal": True},
+    ),
+    "NaN at keys that a mask hides": Case(
+        shape=(2, 40, 40, 2, 1, 16, 16),
+        unseen=slice(7, 9),
+        extras=lambda _: {"attn_mask": _without(40, 40, slice(7, 9))},
+    ),
+    "NaN at keys that a float mask hides": Case(
+        unseen=slice(7, 9),
+        extras=lambda _: {"attn_mask": torch.zeros(40, 40).masked_fill(~_without(40, 40, slice(7, 9)), -torch.inf)},
+        settings={"causal": True, "softcap": 2.0},
+    ),
+    "NaN at keys before every window": Case(
+        shape=(1, 20, 64, 2, 2, 16, 16), unseen=slice(0, 41), settings={"causal": True, "window_left": 3}
     ),
     # Rows of 24 numbers are no multiple of 16: for the portable kernels.
     "any memory": Case(shape=(2, 33, 47, 2, 1, 24, 24)),
@@ -209,6 +233,9 @@ def _calls(case: Case, dtype: torch.dtype, device: str) -> list[tuple[Call, torc
         return tensor.transpose(1, 2).contiguous() if layout == "bhsd" else tensor
 
     q, k, v = drawn(*shape_q, heads, width), drawn(*shape_k, kv_heads, width), drawn(*shape_k, kv_heads, width_v)
+    if case.unseen is not None:
+        for tensor in (k, v):
+            (tensor.transpose(1, 2) if layout == "bhsd" else tensor)[:, case.unseen] = torch.nan
     d_out, d_lse = drawn(*shape_q, heads, width_v), torch.randn(rows, generator=generator).to(device)
     settings = {name: _moved(value, device) for name, value in settings.items()}
     return [

@@ -18,10 +18,10 @@ import triton.language as tl
 from attn_backends.backends.triton_tiled.philox import kept
 from attn_backends.backends.triton_tiled.present import SLOPES
 from attn_backends.backends.triton_tiled.scores import (
-    HIDDEN,
     LOG2E,
     MINUS_INF,
     hidden,
+    marked,
     score_tile,
     softcap_slope,
     weight_of,
@@ -179,7 +179,7 @@ def key_gradients(
                         else:
                             p = weight_of(scores, norm[None, :], BIAS)
                         if stretch != 1 or ALL_CUT:
-                            p = tl.where(scores == MINUS_INF, HIDDEN, p)
+                            p = marked(p, scores == MINUS_INF)
                     else:
                         p = tl.exp2(product * (scale * LOG2E) - norm[None, :])
                     if DROPOUT:

@@ -15,7 +15,7 @@ from attn_backends.backends.triton_tiled.present import INNER
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
 MINUS_INF: tl.constexpr = tl.constexpr(float("-inf"))
-HIDDEN: tl.constexpr = tl.constexpr(-0.0)
+HIDDEN: tl.constexpr = tl.constexpr(-2147483648)  # the bits of -0.0; of a number that is 0 Triton makes +0.0
 
 
 @triton.jit
@@ -167,6 +167,12 @@ def softcap_slope(product, inner_scale, FAST_TANH: tl.constexpr):
 
 
 @triton.jit
+def marked(weights, gone):
+    """The weights, and a zero that `hidden` knows again where they are gone."""
+    return tl.where(gone, tl.full(weights.shape, HIDDEN, tl.int32).to(tl.float32, bitcast=True), weights)
+
+
+@triton.jit
 def hidden(weights):
-    """bool: which weights are HIDDEN, the zero of an entry that no row sees, and not one that became 0."""
-    return weights.to(tl.int32, bitcast=True) == -2147483648
+    """bool: which weights are `marked`, the zero of an entry that no row sees, and not one that became 0."""
+    return weights.to(tl.int32, bitcast=True) == HIDDEN
