@@ -19,6 +19,8 @@ CASES = [
     if case.head_dim <= 32
 ]
 
+COMPILED = compiled._compiled  # the real one: the fixture below takes its place
+
 
 @pytest.fixture(autouse=True)
 def uncompiled(monkeypatch):
@@ -91,3 +93,11 @@ def test_bands_know_both_diagonals():
     assert Band(**band, end_key=4, offset=0).diagonals == ("top_left", "bottom_right")
     assert Band(**band, end_key=9, offset=5).diagonals == ("bottom_right",)
     assert Band(**band, end_key=9, offset=2).diagonals == ()
+
+
+def test_no_output_is_the_next_calls(monkeypatch):
+    """Inductor's CUDA graphs, which a process may turn on for all that it compiles, write each call's output over the last one's."""
+    given = {}
+    monkeypatch.setattr(torch, "compile", lambda _function, **options: given.update(options))
+    COMPILED(("feature",))
+    assert given["options"]["triton.cudagraphs"] is False

@@ -3,6 +3,8 @@
 Scale, softcap and slopes are loaded by the kernel, so another scale or another length is no new code. Dynamo counts
 recompilations per code object (sizes of 1 and head counts are new code) and raises after a few; so each feature set has
 a code object of its own, and gets a fresh one when its count is spent.
+
+Not by CUDA graphs of Inductor's, whatever its configuration says: their outputs are the next call's, and ours are the caller's.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ def run_compiled(features: tuple[Any, ...], *arguments: Any) -> tuple[torch.Tens
 def _compiled(features: tuple[Any, ...]) -> Compiled:
     name = "attend_" + "_".join(str(feature) for feature in features)
     own = types.FunctionType(attend.__code__.replace(co_name=name), attend.__globals__, name)
-    return torch.compile(own, dynamic=True, fullgraph=True)
+    return torch.compile(own, dynamic=True, fullgraph=True, options={"triton.cudagraphs": False})
 
 
 def attend(
