@@ -6,6 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.testing._internal.two_tensor import TwoTensor  # noqa: E402
+
 import attn_backends  # noqa: E402
 from attn_backends.call import Call  # noqa: E402
 from attn_backends.host.arguments import arguments  # noqa: E402
@@ -97,6 +99,16 @@ def test_changing_the_output_before_the_backward_is_an_error(tensors):
     out.mul_(2.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.sum().backward()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_tensor_that_wraps_others_gets_its_answer(tensors, backend):
+    """Such a tensor, a DTensor say, has no memory of its own: the address of all of them is 0, and none is the other's."""
+    wrapped = [TwoTensor(tensor, tensor.clone()) for tensor in tensors]
+    out = attn_backends.attention(*wrapped, backend=backend)
+    right = attn_backends.attention(*tensors, backend="eager")
+    for part in (out.a, out.b):
+        torch.testing.assert_close(part, right)
 
 
 REFUSED = {

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 def deliver_out(call: Call, out: torch.Tensor) -> None:
     """Write out [Tq, Hq, >= Dv], the kernel's own memory, unless it may take the place or the kernel wrote there by itself."""
     out = out[..., : call.out.shape[-1]]
-    if out.data_ptr() != call.out.data_ptr() and not call.hand_over(out):
+    place = out.data_ptr()  # 0: of a tensor that wraps others
+    there = place != 0 and place == call.out.data_ptr()
+    if not there and not call.hand_over(out):
         call.out.copy_(out)
 
 

@@ -23,7 +23,7 @@ def deliver(call: Call, problem: Problem, out: torch.Tensor, lse: torch.Tensor |
     """
     width = call.out.shape[-1]
     out = out if out.shape[-1] == width else out[..., :width]
-    if out.data_ptr() != call.out.data_ptr():
+    if not _is_there(out, call.out):
         call.hand_over(heads_first(out, call.layout))
     _write(heads_first(call.out, call.layout), problem, out, 0.0)
     if call.lse is not None and lse is not None:
@@ -44,10 +44,16 @@ def _write(target: torch.Tensor, problem: Problem, source: torch.Tensor, nothing
     if end < target.shape[2]:
         target[:, :, end:] = nothing
     inside = target if end - first == target.shape[2] else target[:, :, first:end]
-    if inside.data_ptr() != source.data_ptr():  # else the kernel wrote there by itself
+    if not _is_there(source, inside):  # else the kernel wrote there by itself
         inside.copy_(source)
     if problem.visible is not None and problem.visible.empty is not None:
         inside.masked_fill_(problem.visible.empty, nothing)
+
+
+def _is_there(source: torch.Tensor, target: torch.Tensor) -> bool:
+    """Whether both are the same memory. A tensor that wraps others has none, and its address is 0."""
+    place = source.data_ptr()
+    return place != 0 and place == target.data_ptr()
 
 
 def output_gradient(call: Call, problem: Problem, d_out: torch.Tensor, needs: Needs) -> torch.Tensor:
