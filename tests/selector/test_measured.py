@@ -260,6 +260,16 @@ class TestBadFiles:
             assert ask(path).source == "priority"
         assert ["1 of 3 rows" in record.getMessage() for record in caplog.records] == [True]
 
+    @pytest.mark.parametrize("place", ["[]", "[1, 2, 3, 4, 5, 6, 7, 8, 9]"])
+    def test_a_place_of_another_width_is_nobodys(self, tmp_path, place):
+        """It says nothing, and takes nothing from the other rows of its kind."""
+        path = file_of(tmp_path)
+        with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("UPDATE times SET place = ? WHERE backend = 'a'", (place,))
+        written(path, [row(MADE, "a", 5.0)])
+        assert ask(path).source == "measured"
+        assert ask(path, request=request(seq_q=4000, seq_k=4000)).source == "priority"
+
     @pytest.mark.parametrize(
         "damage",
         [

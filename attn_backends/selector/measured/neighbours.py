@@ -21,8 +21,9 @@ Span = tuple[tuple[int, float], ...]  # on one axis: (known value, weight)
 
 
 def corners(place: Place, known: Collection[Place]) -> dict[Place, float]:
-    """The known places around and their weights, which add up to 1; {} outside."""
-    near = [one for one in known if all(abs(a - b) < FARTHEST for a, b in zip(one, place, strict=True))]
+    """The known places around and their weights, which add up to 1; {} outside. A place of another width is none of them."""
+    alike = [one for one in known if len(one) == len(place)]
+    near = [one for one in alike if all(abs(a - b) < FARTHEST for a, b in zip(one, place, strict=True))]
     axes = [sorted({one[axis] for one in near}) for axis in range(len(place))]
     choices = [_spans(value, values) for value, values in zip(place, axes, strict=True)]
     for spans in sorted(itertools.product(*choices), key=lambda spans: sum(map(_width, spans))):

@@ -58,7 +58,7 @@ class StoredTimes:
             for row in own:
                 places = kinds.setdefault((device, row.bucket.kind), {})
                 places.setdefault(row.bucket.place, {})[_versioned(row.backend, row.version, row.sources)] = row
-        return cls(machine, {key: _kind(places) for key, places in kinds.items()}, _digest(rows, machine))
+        return cls(machine, {key: Kind(places) for key, places in kinds.items()}, _digest(rows, machine))
 
     def times(self, request: Request, device: Device) -> Mapping[str, float]:
         """Nothing: without the manifests nobody knows which times are stale. Ranking asks `measured`."""
@@ -109,11 +109,6 @@ class StoredTimes:
 
 def _versioned(name: str, version: str, sources: str) -> str:
     return f"{name}\0{version}\0{sources}"
-
-
-def _kind(places: dict[Place, dict[str, Row]]) -> Kind:
-    width = max(map(len, places))
-    return Kind({place: rows for place, rows in places.items() if len(place) == width})
 
 
 def _known(rows: Mapping[str, Row], wanted: Mapping[str, Manifest]) -> dict[str, Row]:
