@@ -130,7 +130,7 @@ def whole(m: Any, _config: Config, total: Any) -> list[Any]:
 @stage(lambda config: ("integer", config.head_dim // 4))
 def normalised(m: Any, config: Config, acc: Any, total: Any) -> list[Any]:
     """acc / total in 16 bits; 0 of a row that saw nothing, NaN of one that saw a NaN."""
-    shares = [m.select(one != 0.0, m.reciprocal(one), m.real(0.0)) for one in total]
+    shares = [m.select(m.real(0.0) >= one, 0.0, m.reciprocal(one)) for one in total]
     numbers = [one * shares[row_of(at)] for at, one in enumerate(acc)]
     return [m.pack(numbers[at], numbers[at + 1]) for at in range(0, config.head_dim // 2, 2)]
 
@@ -139,6 +139,6 @@ def normalised(m: Any, config: Config, acc: Any, total: Any) -> list[Any]:
 def logarithms(m: Any, _config: Config, top: Any, total: Any) -> list[Any]:
     """The LSE of each row, natural; -inf of a row that saw nothing: its top is that."""
     return [
-        m.select(one != 0.0, (high + m.log2(one)) * LN_2, m.real(-math.inf))
+        m.select(m.real(0.0) >= one, -math.inf, (high + m.log2(one)) * LN_2)
         for high, one in zip(top, total, strict=True)
     ]
