@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-from torch.testing._internal.two_tensor import TwoTensor  # noqa: E402
+import torch
+from torch.testing._internal.two_tensor import TwoTensor  # torch's own example of a tensor that wraps others
 
-import attn_backends  # noqa: E402
-from attn_backends.call import Call  # noqa: E402
-from attn_backends.host.arguments import arguments  # noqa: E402
-from attn_backends.host.dispatch import find_bound  # noqa: E402
+import attn_backends
+from attn_backends.call import Call
+from attn_backends.host.arguments import arguments
+from attn_backends.host.dispatch import find_bound
 
 BACKENDS = ("sdpa_cpu_flash", "sdpa_math")
 SHAPE = (2, 24, 4, 16)
