@@ -83,15 +83,18 @@ class Call:
     owns_out: bool = False
 
     def hand_over(self, result: torch.Tensor) -> bool:
-        """Make fresh memory that a kernel has written that of `out`; False where it has to be copied.
+        """Make the memory that a kernel has written that of `out`, unless it is; False where it has to be copied.
 
         result: in the call's layout, no input's memory and nobody else's. It is taken where the host allows it and a caller
         could not tell it apart: same shape, dtype and strides, and not from a tensor that wraps others, which has no memory. `out`
         stays a tensor of its own, which no view of another is: those must not be changed in place where gradients are recorded.
         """
         out = self.out
+        place = result.data_ptr()  # 0: of a tensor that wraps others
+        if place != 0 and place == out.data_ptr():
+            return True
         alike = result.dtype == out.dtype and result.shape == out.shape and result.stride() == out.stride()
-        if self.owns_out and alike and result.data_ptr() != 0:
+        if self.owns_out and alike and place != 0:
             out.set_(result)  # type: ignore[call-overload]  # torch's stubs know storages alone
             return True
         return False

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from attn_backends.cli.options import CONFIG, DEVICE, json_option
+from attn_backends.cli.options import CONFIG, DEVICE, Finite, json_option
 from attn_backends.cli.question import device_name
 from attn_backends.cli.screen import HEAD, NAME, QUIET, console, print_json, table, text
 
@@ -20,9 +20,7 @@ GIB = 2**30
 @click.option("--context", type=click.IntRange(min=1), help="Tokens of a sequence.  [8192, or the model's longest]")
 @click.option("--page-size", type=click.IntRange(min=1), default=16, show_default=True, help="Tokens per page.")
 @click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Sequences of a decode step.")
-@click.option(
-    "--weights", type=click.FloatRange(min=0), default=0.0, show_default=True, help="GiB that the weights take there."
-)
+@click.option("--weights", type=Finite(min=0), default=0.0, show_default=True, help="GiB that the weights take there.")
 @json_option
 def command(as_json: bool, config: str, device: str | None, weights: float, **sizes: Any) -> None:
     """How large a model's KV cache is under each storage format.

@@ -32,13 +32,8 @@ class Name(click.ParamType):  # type: ignore[type-arg]  # not generic in every c
         return [CompletionItem(word) for word in self._known() if word.lower().startswith(incomplete.lower())]
 
 
-class Positive(click.FloatRange):
-    """A number above 0 that is one: "nan" is within every range of click's, and a budget that never ends."""
-
-    name = "float range"
-
-    def __init__(self) -> None:
-        super().__init__(0, min_open=True)
+class Finite(click.FloatRange):
+    """A range of numbers that are some: "nan" is within every range of click's, and a budget that never ends."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number. Refuses what is none, infinity too."""
@@ -75,7 +70,7 @@ def _numerics() -> Iterable[str]:
 BACKEND = Name("name", _backends)
 DEVICE = Name("device", _devices)
 CONFIG = Name("config", _configs)
-POSITIVE = Positive()
+POSITIVE = Finite(0, min_open=True)
 
 
 def _words(_ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:

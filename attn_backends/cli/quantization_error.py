@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from attn_backends.cli.needs_torch import need_torch
-from attn_backends.cli.options import POSITIVE, json_option
+from attn_backends.cli.options import POSITIVE, Finite, json_option
 from attn_backends.cli.screen import print_json
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _COUNT = click.IntRange(min=1)
 @click.option("--kv-heads", type=_COUNT, help="Its KV heads.  [as many]")
 @click.option(
     "--outliers",
-    type=click.FloatRange(0, 1),
+    type=Finite(0, 1),
     default=0.0,
     show_default=True,
     help="Share of its numbers that N(0, 100) is added to.",

@@ -123,6 +123,18 @@ def test_wrong_questions_are_exit_code_2(run, words):
     assert run("plan", *words).exit_code == 2
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("kv-size", "gpt2", "--device", "h200", "--weights", "nan"), ("quantization-error", "--outliers", "nan")],
+    ids=lambda words: words[0],
+)
+def test_a_size_is_a_finite_number(run, words):
+    """ "nan" is within no range, though every comparison with it is as good as any."""
+    said = run(*words)
+    assert said.exit_code == 2
+    assert "not a finite number" in said.stderr
+
+
 def test_shipped_lists_the_configs(run, run_json):
     """One name a line, or a list."""
     assert run("plan", "--shipped").stdout.split() == list(shipped())
