@@ -129,7 +129,7 @@ def test_wrong_questions_are_exit_code_2(run, words):
     ids=lambda words: words[0],
 )
 def test_a_size_is_a_finite_number(run, words):
-    """ "nan" is within no range, though every comparison with it is as good as any."""
+    """No "nan": it is within every range of click's."""
     said = run(*words)
     assert said.exit_code == 2
     assert "not a finite number" in said.stderr
