@@ -8,7 +8,7 @@ from typing import Any
 from attn_backends.bench.cell import DENSE, Cell, Store
 from attn_backends.errors import RequestError
 from attn_backends.request import Request
-from attn_backends.selector.cost.sequences import timed_within
+from attn_backends.selector.cost.sequences import Sequences, sequences_of, timed_within
 from attn_backends.selector.measured.bucket import bucket_of
 
 EVERY_NUMERICS = ("exact", "quantized", "approximate")
@@ -31,7 +31,7 @@ def cell_of(request: Request, name: str) -> Cell:
         id=name, panel=request.phase, x=request.seq_k, phase=request.phase,
         passes="backward" if request.needs_backward else "forward",
         dtype=request.dtype if stored["q_format"] == "dense" else "bfloat16",
-        sequences=((request.batch, request.seq_q, request.seq_k),), num_q_heads=request.num_q_heads,
+        sequences=_sequences(request), num_q_heads=request.num_q_heads,
         num_kv_heads=request.num_kv_heads, head_dim=request.head_dim_qk, causal=request.causal,
         window_left=request.window_left if request.causal and request.window_left >= 0 else None,
         softcap=request.softcap, page_size=request.page_size, store=store, numerics=EVERY_NUMERICS,
@@ -40,6 +40,13 @@ def cell_of(request: Request, name: str) -> Cell:
         raise NoCellError(f"scales {store.granularity}")
     _check(request, cell)
     return cell
+
+
+def _sequences(request: Request) -> Sequences:
+    """All of the greatest lengths; a mixed batch as one chunk among decodes, as its totals say."""
+    if request.phase == "mixed":
+        return sequences_of(request)
+    return ((request.batch, request.seq_q, request.seq_k),)
 
 
 def _check(request: Request, cell: Cell) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from attn_backends.bench.cell import Cell
 from attn_backends.calibrate.cells import EVERY_NUMERICS
+from attn_backends.selector.cost.sequences import Sequences
 
 MOST_KV_HEADS = 8
 AXES = ("head_dim", "causal", "group", "window", "heads", "seq", "keys")
@@ -44,6 +45,13 @@ def rows_of(cell: Cell) -> int:
     return cell.num_q_heads * sum(count * new for count, new, _ in cell.sequences)
 
 
+def batch_of(phase: str, count: int, new: int, keys: int) -> Sequences:
+    """So many sequences of a grid's sizes: alike, but in a mixed batch, of which all but one have one new token."""
+    if phase != "mixed" or count == 1:
+        return ((count, new, keys),)
+    return ((1, new, keys), (count - 1, 1, keys))
+
+
 def _cell(shapes: Mapping[str, Any], dtype: str, at: dict[str, Any]) -> Cell:
     kv_heads = min(shapes.get("kv_heads", MOST_KV_HEADS), at["heads"])
     batch = at["heads"] // kv_heads
@@ -51,7 +59,7 @@ def _cell(shapes: Mapping[str, Any], dtype: str, at: dict[str, Any]) -> Cell:
     words = [shapes["name"], *(f"{axis} {value}" for axis, value in at.items() if value is not None)]
     return Cell(
         id=" ".join(words), panel=shapes["name"], x=keys, phase=shapes["phase"],
-        passes=shapes.get("passes", "forward"), dtype=dtype, sequences=((batch, at["seq"], keys),),
+        passes=shapes.get("passes", "forward"), dtype=dtype, sequences=batch_of(shapes["phase"], batch, at["seq"], keys),
         num_q_heads=kv_heads * at["group"], num_kv_heads=kv_heads, head_dim=at["head_dim"], causal=at["causal"],
         window_left=None if at["window"] is None else at["window"] - 1, page_size=shapes.get("page_size"),
         numerics=EVERY_NUMERICS,

@@ -15,7 +15,7 @@ from typing import Any
 
 from attn_backends.bench.cell import Cell
 from attn_backends.bench.suites import Suite
-from attn_backends.calibrate.grid import AXES, grid_table, work_of
+from attn_backends.calibrate.grid import AXES, batch_of, grid_table, work_of
 
 SUITE = "held-out"
 STEP = " forward"  # ends the id of a training step's forward cell
@@ -77,7 +77,7 @@ def _once(made: random.Random, shapes: Mapping[str, Any], dtype: str, number: in
     return Cell(
         id=f"{name} {mask} {number}: {sizes}" + (f" w{at['window']}" if at["window"] else ""), panel=panel, x=sizes,
         phase=shapes["phase"], passes=shapes.get("passes", "forward"), dtype=dtype,
-        sequences=((batch, at["seq"], keys),), num_q_heads=kv_heads * at["group"], num_kv_heads=kv_heads,
+        sequences=batch_of(shapes["phase"], batch, at["seq"], keys), num_q_heads=kv_heads * at["group"], num_kv_heads=kv_heads,
         head_dim=at["head_dim"], causal=at["causal"], window_left=at["window"] - 1 if at["window"] else None,
         page_size=shapes.get("page_size"),
     )  # fmt: skip

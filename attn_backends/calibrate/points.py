@@ -95,6 +95,8 @@ def point_of(request: Request) -> Point:
 def _top(request: Request) -> Request:
     """The largest request of the bucket, sequence lengths and batch as powers of two."""
     sizes = {name: 1 << (getattr(request, name) - 1).bit_length() for name in ("batch", "seq_q", "seq_k")}
+    if request.phase == "mixed" and request.total_q is not None:
+        sizes["total_q"] = sizes["batch"] + sizes["seq_q"] - 1
     if request.page_size is not None:
         sizes["num_pages"] = sizes["batch"] * -(-sizes["seq_k"] // request.page_size)
     return request.replace(**sizes)

@@ -28,6 +28,7 @@ class Tiles:
     balanced: tiles are handed out as multiprocessors get free, the long ones first
     split: keys are split over multiprocessors where the tiles are too few for them
     packs: the query heads of a group share tiles, `always`, or `to_fill` them
+    uniform: short sequences beside longer ones take tiles of as many rows
     """
 
     head_dim: int | None = None
@@ -41,6 +42,7 @@ class Tiles:
     balanced: bool = False
     split: bool = False
     packs: str | None = None
+    uniform: bool = False
 
     edge: int = field(init=False, repr=False)  # keys that a tile adds at two edges, besides as many as it has queries
     work: float = field(init=False, repr=False)  # its rows, the more the slower it is
@@ -80,7 +82,11 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "number": (lambda one: type(one) in (int, float) and 0 < one <= FASTEST, f"no number above 0, up to {FASTEST}"),
     "string": (lambda one: one in PACKS, f"not one of {', '.join(PACKS)}"),
 }
-_NOT_WHOLE = {"causal": "boolean", "balanced": "boolean", "split": "boolean", "pace": "number", "packs": "string"}
+_NOT_WHOLE = {
+    **dict.fromkeys(("causal", "balanced", "split", "uniform"), "boolean"),
+    "pace": "number",
+    "packs": "string",
+}
 KEYS = {one.name: _NOT_WHOLE.get(one.name, "integer") for one in fields(Tiles) if one.init}
 
 

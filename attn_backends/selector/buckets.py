@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from attn_backends.request import Request
 
 _POWERS = tuple([0, 1] + [2**exponent + 1 for exponent in range(63)])
-# Sizes that follow from the lengths: what they are when every sequence is as long as the longest.
+# Sizes that follow from the lengths: what they are when every sequence is as long as the longest, or in a mixed batch, when
+# one is and all others have one new token.
 _FOLLOWING: dict[str, Callable[[Request], int]] = {
-    "total_q": lambda r: r.batch * r.seq_q,
+    "total_q": lambda r: r.batch + r.seq_q - 1 if r.phase == "mixed" else r.batch * r.seq_q,
     "total_k": lambda r: r.batch * r.seq_k,
     "num_pages": lambda r: r.batch * -(-r.seq_k // (r.page_size or 1)),
 }

@@ -90,6 +90,19 @@ def test_a_log_implies_its_buckets():
     assert made.left_out == {"requests of another version": 1}
 
 
+def test_a_mixed_batch_is_drawn_as_one_chunk_among_decodes():
+    """Lengths and batch at the top of its bucket; its tensors make a request of that bucket."""
+    asked = request(
+        layout="thd", varlen=True, phase="mixed", page_size=16, kv_layout="NHD", batch=3, seq_q=9, seq_k=30, total_q=11,
+        num_pages=6, causal=True,
+    )  # fmt: skip
+    (point,) = of_requests([asked]).points
+    assert point.cell.sequences == ((1, 16, 32), (3, 1, 32))
+    inputs = make_inputs(point.cell, 0, torch.device("cpu"))
+    made = Request.from_tensors(inputs.q, inputs.k, inputs.v, **inputs.arguments)
+    assert bucket_of(made) == bucket_of(asked) == point.bucket
+
+
 def test_a_run_may_be_cut_anywhere():
     """The shortest and the longest come before what lies between."""
     lengths = [2**power for power in range(4, 13)]

@@ -58,6 +58,7 @@ def test_the_shapes_follow_from_the_seed():
         "prefill window gqa",
         "decode gqa",
         "append gqa",
+        "mixed gqa",
         "backward causal gqa",
     } <= panels
 
@@ -68,10 +69,14 @@ def test_shapes_lie_within_the_grid(seed):
     table = grid_table("cuda")
     longest = max(max(kind.get("keys", kind["seq"])) for kind in table["kinds"])
     for cell in held_out("cuda", seed, "full").cells:
-        ((batch, new, keys),) = cell.sequences
+        (first, new, keys), *others = cell.sequences
         assert 1 <= new <= keys <= longest
-        assert 4.0 * batch * new * keys * cell.num_q_heads * cell.head_dim <= table["work"]
-        assert 4 <= batch * cell.num_kv_heads <= 512
+        assert 4.0 * first * new * keys * cell.num_q_heads * cell.head_dim <= table["work"]
+        assert 4 <= cell.batch * cell.num_kv_heads <= 512
+        if cell.phase == "mixed":
+            assert (first, others) == (1, [(cell.batch - 1, 1, keys)])
+        else:
+            assert not others
 
 
 def test_regret_is_the_picks_time_over_the_best():
@@ -112,8 +117,8 @@ FIRST = {"hopper": 1.0, "fa3": 1.1, "flashinfer": 1.5}
     [
         ("hopper", FIRST, None),
         ("sdpa_math", FIRST, "predicted to take more than 2 times the best"),
-        ("flashinfer", {**FIRST, "flashinfer": (1.5, 9.0)}, None),
-        ("flashinfer", {**FIRST, "flashinfer": (1.5, 11.0)}, "first calls of more than 10 s"),
+        ("triton_tiled", {**FIRST, "triton_tiled": (1.5, 9.0)}, None),
+        ("triton_tiled", {**FIRST, "triton_tiled": (1.5, 11.0)}, "first calls of more than 10 s"),
         ("fa3", {**FIRST, "fa3": (1.1, 11.0)}, None),
     ],
     ids=["near", "far", "cheap-loser", "dear-loser", "dear-and-near"],

@@ -14,7 +14,7 @@ from attn_backends.registry.registry import default_registry
 from attn_backends.registry.tiles import DEFAULT, of_any_length, serving
 from attn_backends.selector.cost.fit import Observation, fitted, log_error
 from attn_backends.selector.cost.floor import floor_of
-from attn_backends.selector.cost.load import subject_of, subject_of_sizes
+from attn_backends.selector.cost.load import loads_of, subject_of, subject_of_sizes
 from attn_backends.selector.cost.model import ROOFLINE
 from attn_backends.selector.cost.predict import predict, seconds
 from attn_backends.selector.cost.tiling import shares
@@ -162,6 +162,37 @@ def test_a_ragged_call_is_known_by_its_totals():
         asked = {"num_q_heads": 32, "num_kv_heads": heads, "seq_q": 1024, "seq_k": 1024, "batch": 2}
         ragged = tiles_ms(FILLED, **asked, total_q=2048, total_k=2048)
         assert (ragged != tiles_ms(FILLED, **asked)) == differs
+
+
+MIXED = {"layout": "thd", "varlen": True, "phase": "mixed", "page_size": 16, "kv_layout": "NHD", "causal": True,
+         "batch": 64, "seq_q": 512, "seq_k": 16384, "total_q": 575, "num_pages": 65536}  # fmt: skip
+
+
+def test_decodes_beside_a_chunk_may_take_its_tiles():
+    """Uniform tiles of 128 rows compute eight times the pairs of a new token's 16; by themselves decodes have none of them."""
+    loads = {
+        (uniform, phase): loads_of(
+            manifest(efficiency=FAST, tiles=[{"uniform": uniform}]), subject_of(request(**{**MIXED, **sizes}), H200),
+            backward=False,
+        )[1][0]
+        for uniform in (False, True)
+        for phase, sizes in {"mixed": {}, "decode": {"phase": "decode", "seq_q": 1, "total_q": 64}}.items()
+    }  # fmt: skip
+    assert loads[True, "decode"] == loads[False, "decode"]
+    assert 3 < loads[True, "mixed"][0] / loads[False, "mixed"][0] < 8
+    assert loads[True, "mixed"][2:] == loads[False, "mixed"][2:]
+
+
+def test_a_mixed_bucket_is_ranked_as_one_chunk_among_decodes():
+    """Not as if every sequence were a chunk: then products would hide how K and V are read."""
+    box = {"layout": ["thd"], "varlen": [True], "page_size": {"min": 1}, "kv_layout": ["NHD"]}
+    made = registry(
+        backend("reads", priority=1, box=box, efficiency={"matrix": 0.4, "memory": 0.9}),
+        backend("multiplies", priority=2, box=box, efficiency={"matrix": 0.8, "memory": 0.5}),
+    )
+    chunks = {"phase": "append", "total_q": 64 * 512}
+    assert decide(made, request=request(**MIXED)).backend == "reads"
+    assert decide(made, request=request(**{**MIXED, **chunks})).backend == "multiplies"
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ MEANINGS = {
     "efficiency": "shares of the device's peaks that it reaches, for the cost model: `matrix`, `exp`, `memory`; `backward`: matrix in the backward pass; `quantized`: memory where K or V is quantised",
     "start_us": "what a call takes however small it is, beyond the device's launch, for the cost model",
     "algorithm": "`materialising`: its scores go through memory; for the cost model",
-    "tiles": "tiles of the kernel, for the cost model; of the rows, the first that serves a call holds (`head_dim`, `longest`: at most; `causal`): `rows`, `keys` of a tile; `drain`: keys that take as long as filling and draining its pipeline; `pace`: how fast it is, 1 being the shares in `efficiency`; `resident`: tiles on a multiprocessor at a time; `balanced`: handed out as multiprocessors get free; `split`: keys are split where tiles are few; `packs`: the query heads of a group share tiles, `always`, or `to_fill` them",
+    "tiles": "tiles of the kernel, for the cost model; of the rows, the first that serves a call holds (`head_dim`, `longest`: at most; `causal`): `rows`, `keys` of a tile; `drain`: keys that take as long as filling and draining its pipeline; `pace`: how fast it is, 1 being the shares in `efficiency`; `resident`: tiles on a multiprocessor at a time; `balanced`: handed out as multiprocessors get free; `split`: keys are split where tiles are few; `packs`: the query heads of a group share tiles, `always`, or `to_fill` them; `uniform`: short sequences beside longer ones take tiles of as many rows",
     "kernel": "`run(call)`: writes `call.out`, and `call.lse` if asked",
     "check": "`check(request, device)`: reasons that data cannot say; imports no torch",
     "plan": "`plan(call)`: made outside graph capture and kept",

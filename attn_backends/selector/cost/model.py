@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from attn_backends.request import Request
     from attn_backends.selector.cost.sequences import Sequences
 
-VERSION = 5  # of the formulas: a decision made under others has another id
+VERSION = 6  # of the formulas: a decision made under others has another id
 MILLISECONDS = 1e3
 
 
