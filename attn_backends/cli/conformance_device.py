@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from attn_backends.cli.options import Name
+from attn_backends.cli.options import Name, devices
 from attn_backends.device import Device
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ DEFAULT = "[the GPU if it is here and declared, else cpu]"
 
 
 def _pretended() -> Iterable[str]:
-    names = [name.lower().replace(" ", "_") for name in Device.pretendable()]
+    names = devices()
     return dict.fromkeys((*REAL, *names, *(f"{PRETEND}{name}" for name in names)))
 
 

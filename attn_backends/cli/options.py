@@ -49,7 +49,8 @@ def _backends() -> Iterable[str]:
     return default_registry().snapshot().names()
 
 
-def _devices() -> Iterable[str]:
+def devices() -> list[str]:
+    """Names of the devices that can be pretended, as they are typed."""
     from attn_backends.device import Device
 
     return [name.lower().replace(" ", "_") for name in Device.pretendable()]
@@ -68,7 +69,7 @@ def _numerics() -> Iterable[str]:
 
 
 BACKEND = Name("name", _backends)
-DEVICE = Name("device", _devices)
+DEVICE = Name("device", devices)
 CONFIG = Name("config", _configs)
 POSITIVE = Finite(0, min_open=True)
 

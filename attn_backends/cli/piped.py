@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 from attn_backends.cli.failure import Failure
+from attn_backends.cli.options import devices
 from attn_backends.cli.question import device_name
 from attn_backends.device import Device
 from attn_backends.errors import RequestError
@@ -49,10 +50,9 @@ class Piped:
         }
 
 
-def devices() -> list[str]:
+def modelled_devices() -> list[str]:
     """Names of the known devices whose multiprocessor is modelled, as they are typed."""
-    names = [name for name in Device.pretendable() if Device.pretend(name).arch in ARCHS]
-    return [name.lower().replace(" ", "_") for name in names]
+    return [name for name in devices() if Device.pretend(name).arch in ARCHS]
 
 
 def chip_of(name: str) -> Chip:
@@ -70,7 +70,9 @@ def chip_of(name: str) -> Chip:
 
 
 def _unmodelled(name: str) -> Failure:
-    return Failure(f"--device: no pipeline is modelled of {name}", f"modelled are {', '.join((*CHIPS, *devices()))}")
+    return Failure(
+        f"--device: no pipeline is modelled of {name}", f"modelled are {', '.join((*CHIPS, *modelled_devices()))}"
+    )
 
 
 def piped(

@@ -18,9 +18,9 @@ POSITIVE = click.IntRange(min=1)
 
 def modelled() -> list[str]:
     """What `--device` takes: chips, then the known devices that have one."""
-    from attn_backends.cli.piped import devices
+    from attn_backends.cli.piped import modelled_devices
 
-    return [*CHIPS, *devices()]
+    return [*CHIPS, *modelled_devices()]
 
 
 @click.command("pipeline")
