@@ -123,6 +123,17 @@ def test_the_door_says_what_was_expected_and_got(tmp_path):
     assert "3 passed, 3 failed, 0 refused" in done.stdout
 
 
+def test_the_door_says_which_rule_each_case_checks(tmp_path):
+    """In every line and in JSON; a case that names none stands alone."""
+    file = tmp_path / "cases.toml"
+    file.write_text(WRONG.replace('id = "right"', 'id = "right"\nclause = "without causal every key is visible"'))
+    lines = _door(str(file)).stdout.splitlines()
+    assert "passed   right [float16]: without causal every key is visible" in lines
+    assert "failed   wrong-on-purpose [float16]" in lines
+    clauses = {one["case"]: one["clause"] for one in json.loads(_door(str(file), "--json").stdout)["outcomes"]}
+    assert clauses == {"right": "without causal every key is visible", "wrong-on-purpose": ""}
+
+
 def test_the_door_writes_json_of_one_family():
     """--only picks a family, --json gives one document, exit code 0 when all is well."""
     done = _door("--only", "cache", "--json")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +23,15 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """`refused`: the forced backend does not serve the case and said so, which is no failure."""
+    """`refused`: the forced backend does not serve the case and said so, which is no failure.
+
+    clause: the rule that the case checks, "" where its file names none
+    """
 
     case: str
     dtype: str | None
     status: str
+    clause: str = ""
     differences: tuple[Difference, ...] = ()
     refusal: str = ""
 
@@ -38,7 +41,7 @@ class Outcome:
         return f"{self.case} [{self.dtype}]" if self.dtype else self.case
 
     def __str__(self) -> str:
-        lines = [f"{self.status:8} {self.label}"]
+        lines = [f"{self.status:8} {self.label}" + (f": {self.clause}" if self.clause else "")]
         lines += [f"         {difference}" for difference in self.differences]
         if self.refusal:
             lines.append(f"         {self.refusal.splitlines()[0]}")
@@ -48,6 +51,7 @@ class Outcome:
         """Plain values; numbers that JSON has no word for become text."""
         return {
             "case": self.case,
+            "clause": self.clause,
             "dtype": self.dtype,
             "status": self.status,
             "differences": [
@@ -55,11 +59,6 @@ class Outcome:
             ],
             "refusal": self.refusal,
         }
-
-
-def judged(case: str, dtype: str | None, differences: Sequence[Difference]) -> Outcome:
-    """Passed without differences, else failed."""
-    return Outcome(case=case, dtype=dtype, status=FAILED if differences else PASSED, differences=tuple(differences))
 
 
 def _short(value: Any) -> str:

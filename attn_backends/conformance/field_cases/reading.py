@@ -27,6 +27,11 @@ class Case:
     defaults: Table
 
     @property
+    def clause(self) -> str:
+        """The rule that the case checks, in words; "" where none is named."""
+        return str(self.table.get("clause", ""))
+
+    @property
     def needs_tensors(self) -> bool:
         """Whether the case runs attention (or its helpers) on tensors, once per dtype."""
         return "rig" in self.table or "call" in self.table

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from attn_backends.conformance.field_cases.decisions import differences_of_decision
-from attn_backends.conformance.field_cases.outcome import REFUSED, Difference, Outcome, judged
+from attn_backends.conformance.field_cases.outcome import FAILED, PASSED, REFUSED, Difference, Outcome
 from attn_backends.conformance.field_cases.reading import Case
 from attn_backends.conformance.field_cases.request_errors import differences_of_bad_call, differences_of_bad_request
 from attn_backends.conformance.field_cases.resolutions import differences_of_resolutions
@@ -22,10 +22,10 @@ def run_case(case: Case, dtype: str | None = None, *, backend: str | None = None
     A forced backend that refuses a case is `refused`; every other error is a failure that names it.
     """
     try:
-        return judged(case.id, dtype, _check(case, dtype, backend, device)())
+        return _judged(case, dtype, _check(case, dtype, backend, device)())
     except UnfitBackendError as error:
         if backend is not None:
-            return Outcome(case=case.id, dtype=dtype, status=REFUSED, refusal=str(error))
+            return Outcome(case=case.id, clause=case.clause, dtype=dtype, status=REFUSED, refusal=str(error))
         return _raised(case, dtype, error)
     except Exception as error:  # noqa: BLE001  # whatever comes, the other cases still run
         return _raised(case, dtype, error)
@@ -33,7 +33,13 @@ def run_case(case: Case, dtype: str | None = None, *, backend: str | None = None
 
 def _raised(case: Case, dtype: str | None, error: Exception) -> Outcome:
     text = f"{type(error).__name__}: {error}"
-    return judged(case.id, dtype, [Difference(what="error", expected="none", got=text)])
+    return _judged(case, dtype, [Difference(what="error", expected="none", got=text)])
+
+
+def _judged(case: Case, dtype: str | None, differences: Sequence[Difference]) -> Outcome:
+    """Passed without differences, else failed."""
+    status = FAILED if differences else PASSED
+    return Outcome(case=case.id, clause=case.clause, dtype=dtype, status=status, differences=tuple(differences))
 
 
 def _check(case: Case, dtype: str | None, backend: str | None, device: str) -> Check:
