@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ from attn_backends.cli.question import device_name
 from attn_backends.cli.screen import HEAD, NAME, QUIET, console, print_json, table, text
 
 GIB = 2**30
+SAID = {"context": "sequences of {} tokens (--context)", "batch": "a step of {} sequence (--batch)"}
 
 
 @click.command("kv-size")
@@ -19,10 +21,12 @@ GIB = 2**30
 @click.option("--device", "device", type=DEVICE, help="Pretend this device.  [this machine's, if it has a GPU]")
 @click.option("--context", type=click.IntRange(min=1), help="Tokens of a sequence.  [8192, or the model's longest]")
 @click.option("--page-size", type=click.IntRange(min=1), default=16, show_default=True, help="Tokens per page.")
-@click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Sequences of a decode step.")
-@click.option("--weights", type=Finite(min=0), default=0.0, show_default=True, help="GiB that the weights take there.")
+@click.option("--batch", type=click.IntRange(min=1), help="Sequences of a decode step.  [1]")
+@click.option(
+    "--weights", "weights_gib", type=Finite(min=0), help="GiB that the weights take there.  [none are counted]"
+)
 @json_option
-def command(as_json: bool, config: str, device: str | None, weights: float, **sizes: Any) -> None:
+def command(as_json: bool, config: str, device: str | None, page_size: int, **given: Any) -> None:
     """How large a model's KV cache is under each storage format.
 
     Bytes of a token and of a sequence, how many sequences fit the device beside the weights, and the time that no
@@ -35,14 +39,22 @@ def command(as_json: bool, config: str, device: str | None, weights: float, **si
     """  # noqa: D301  # \b is how click is told not to fill a paragraph
     from attn_backends.device import Device
     from attn_backends.planning import layer_kinds, load_config
-    from attn_backends.planning.kv_size import kv_sizes
+    from attn_backends.planning.kv_size import kv_sizes, usual_context
 
     name = device_name(device)
     facts = Device.current() if name is None else Device.pretend(name)
-    found = kv_sizes(layer_kinds(load_config(config)), device=facts, weights=int(weights * GIB), **sizes)
+    kinds = layer_kinds(load_config(config))
+    usual = {"context": usual_context(kinds), "batch": 1, "weights_gib": 0.0}
+    assumed = {name: value for name, value in usual.items() if given[name] is None}
+    asked = given | assumed
+    context, batch, weights = asked["context"], asked["batch"], asked["weights_gib"]
+    found = kv_sizes(kinds, device=facts, context=context, page_size=page_size, batch=batch, weights=int(weights * GIB))
     if as_json:
         stores = [dataclasses.asdict(size) for size in found]
-        print_json({"config": config, "device": facts.name, "weights_gib": weights, **sizes, "stores": stores})
+        print_json({
+            "config": config, "device": facts.name, "weights_gib": weights, "context": context, "page_size": page_size,
+            "batch": batch, "assumed": assumed, "stores": stores,
+        })  # fmt: skip
         return
     screen = console()
     screen.print(text((config, NAME), f" on {facts.name}"))
@@ -56,7 +68,19 @@ def command(as_json: bool, config: str, device: str | None, weights: float, **si
         )  # fmt: skip
     screen.print(rows)
     screen.print("")
-    screen.print(text(("a step reads weights and cache once, at the device's full bandwidth", QUIET)))
+    for note in _notes(assumed):
+        screen.print(text((note, QUIET)))
+
+
+def _notes(assumed: dict[str, Any]) -> Iterator[str]:
+    """What the numbers stand on; `assumed`: what the command line left unsaid."""
+    read = "the cache" if "weights_gib" in assumed else "weights and cache"
+    yield f"a step reads {read} once, at the device's full bandwidth"
+    if "weights_gib" in assumed:
+        yield "no weights are counted, neither in memory nor in a step: --weights GIB"
+    said = [SAID[name].format(value) for name, value in assumed.items() if name in SAID]
+    if said:
+        yield f"assumed: {', '.join(said)}"
 
 
 def _bytes(number: int) -> str:

@@ -71,7 +71,7 @@ def kv_sizes(
 ) -> tuple[KVSize, ...]:
     """One record per store.
 
-    context: tokens of a sequence, default 8192 or the model's longest sequence if that is shorter
+    context: tokens of a sequence, default `usual_context`
     weights: bytes that the device holds besides, and reads in every step
 
     Raises RequestError for sizes below 1, and for a model that keeps no cache.
@@ -82,9 +82,14 @@ def kv_sizes(
     cached = [kind for kind in kinds if kind.cached]
     if not cached:
         raise RequestError("config", "no layer with a KV cache", "a model that generates")
-    longest = [kind.max_positions for kind in cached if kind.max_positions is not None]
-    tokens = min([DEFAULT_CONTEXT, *longest]) if context is None else context
+    tokens = usual_context(cached) if context is None else context
     return tuple(_sized(store, cached, tokens, page_size, batch, weights, device) for store in STORES)
+
+
+def usual_context(kinds: Iterable[LayerKind]) -> int:
+    """Tokens of a sequence where nobody says how many: 8192, or the model's longest sequence if that is shorter."""
+    longest = [kind.max_positions for kind in kinds if kind.cached and kind.max_positions is not None]
+    return min([DEFAULT_CONTEXT, *longest])
 
 
 def bytes_per_token(kind: LayerKind, store: Store) -> int:

@@ -82,3 +82,29 @@ def test_the_command_says_it_in_words_and_in_json():
     record = json.loads(CliRunner().invoke(cli, [*asked, "--json"]).output)
     assert record["stores"][0]["bytes_per_sequence"] == 4 * 1024 * MIB
     assert record["device"] == "H200"
+
+
+@pytest.mark.parametrize(
+    ("given", "assumed", "said", "unsaid"),
+    [
+        (
+            (), {"context": 1024, "batch": 1, "weights_gib": 0.0},
+            ["a step reads the cache once", "no weights are counted", "--weights GIB", "sequences of 1024 tokens (--context)", "a step of 1 sequence (--batch)"],
+            [],
+        ),
+        (("--batch", "4", "--weights", "0.5"), {"context": 1024}, ["weights and cache", "sequences of 1024 tokens"], ["no weights", "--batch"]),
+        (("--context", "512", "--batch", "4", "--weights", "0"), {}, ["weights and cache"], ["no weights", "assumed"]),
+    ],
+    ids=["nothing", "no context", "everything"],
+)  # fmt: skip
+def test_what_was_not_given_is_said(given, assumed, said, unsaid):
+    """In the notes under the table and in JSON; GPT-2's longest sequence has 1024 tokens."""
+    from click.testing import CliRunner
+
+    asked = ["kv-size", "gpt2", "--device", "h200", *given]
+    shown = CliRunner().invoke(cli, asked).output
+    record = json.loads(CliRunner().invoke(cli, [*asked, "--json"]).output)
+    assert [text for text in said if text not in shown] == []
+    assert [text for text in unsaid if text in shown] == []
+    assert record["assumed"] == assumed
+    assert record["context"] == (512 if "--context" in given else 1024)
