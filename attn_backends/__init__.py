@@ -115,9 +115,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        error.add_note(
-            f"attn_backends.{name} takes tensors: pip install 'attn-backends[torch]', or '.[torch]' in a clone"
-        )
+        error.add_note(f"attn_backends.{name} takes tensors; in a clone: pip install '.[torch]'")
         raise
     globals()[name] = value
     return value

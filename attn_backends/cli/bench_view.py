@@ -148,6 +148,6 @@ def _closing(outcome: Outcome) -> Iterator[RenderableType]:
         yield text((f"{len(outcome.ran.left)} cells are left: run the same command again to go on", WARN))
     if head["void"]:
         yield text((head["void"], BAD))
-    page = f", {outcome.page.name}" if outcome.page else "; plots need jinja2: pip install attn-backends[report]"
+    page = f", {outcome.page.name}" if outcome.page else "; plots need jinja2; in a clone: pip install '.[report]'"
     yield text(("written  ", QUIET), f"{outcome.path}{page}")
     yield ""

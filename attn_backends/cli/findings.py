@@ -8,8 +8,10 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from attn_backends.cli.finding import Finding
+from attn_backends.cli.install_hint import install_hint
 from attn_backends.cli.knob_findings import illegal_knobs, knobs
 from attn_backends.cli.load_check import LoadResult, load_all
 from attn_backends.cli.reach import reach
@@ -19,9 +21,10 @@ from attn_backends.errors import AttnBackendsError
 from attn_backends.registry.environment import ALWAYS_RECORDED, installed_version
 from attn_backends.registry.registry import default_registry
 
-EXTRAS = {"torch": "torch", "triton": "triton", "numba-cuda": "cuda"}
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
+
 NOT_INSTALLED = "not installed"  # as the selector's reason has it
-INSTALL = "pip install 'attn-backends[{extra}]'"
 
 
 def examine(*, load: bool) -> list[Finding]:
@@ -39,10 +42,7 @@ def examine(*, load: bool) -> list[Finding]:
 def _installed(found: tuple[Standing, ...]) -> Iterator[Finding]:
     area = "installed"
     yield Finding(area=area, subject="python", level="ok", text=f"{platform.python_version()} on {sys.platform}")
-    asked: dict[str, list[str]] = {}
-    for one in found:
-        for requirement in one.manifest.requires if one.manifest else ():
-            asked.setdefault(requirement.name, []).append(one.name)
+    asked = _asked(found)
     for package in dict.fromkeys((*ALWAYS_RECORDED, *sorted(asked))):
         version = installed_version(package)
         by = f"; asked for by {_counted(len(asked[package]))}" if package in asked else ""
@@ -50,15 +50,22 @@ def _installed(found: tuple[Standing, ...]) -> Iterator[Finding]:
             yield Finding(area=area, subject=package, level="ok", text=f"{version}{by}")
         else:
             level = "warn" if package == "torch" else "note"
-            yield Finding(area=area, subject=package, level=level, text=f"not installed{by}", hint=_install(package))
+            hint = install_hint(package, asked.get(package, ()))
+            yield Finding(area=area, subject=package, level=level, text=f"not installed{by}", hint=hint)
+
+
+def _asked(found: tuple[Standing, ...]) -> dict[str, list[SpecifierSet]]:
+    """What manifests say of each package that they need on this Python."""
+    asked: dict[str, list[SpecifierSet]] = {}
+    for one in found:
+        for requirement in one.manifest.requires if one.manifest else ():
+            if requirement.applies:
+                asked.setdefault(requirement.name, []).append(requirement.specifier)
+    return asked
 
 
 def _counted(count: int) -> str:
     return f"{count} backends" if count != 1 else "1 backend"
-
-
-def _install(package: str) -> str:
-    return INSTALL.format(extra=EXTRAS[package]) if package in EXTRAS else f"pip install '{package}'"
 
 
 def _device(device: Device) -> Iterator[Finding]:
@@ -81,7 +88,8 @@ def _backends(found: tuple[Standing, ...], device: Device, *, load: bool) -> Ite
     for one in found:
         yield _backend(one, device, loaded.get(one.name))
     if not ready:
-        yield Finding(area="backends", subject="-", level="bad", text="no backend is ready", hint=_install("torch"))
+        hint = install_hint("torch", _asked(found).get("torch", ()))
+        yield Finding(area="backends", subject="-", level="bad", text="no backend is ready", hint=hint)
 
 
 def _backend(one: Standing, device: Device, loaded: LoadResult | None) -> Finding:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 
 from attn_backends.cli.failure import Failure
-
-INSTALL = "pip install 'attn-backends[torch]'"
+from attn_backends.cli.install_hint import install_hint
 
 
 def need_torch(why: str) -> None:
@@ -16,4 +15,4 @@ def need_torch(why: str) -> None:
     except (ImportError, OSError) as error:  # a shared library that is missing is an OSError
         missing = isinstance(error, ModuleNotFoundError) and error.name == "torch"
         said = "torch is not installed" if missing else f"torch cannot be imported: {error}"
-        raise Failure(f"{why}, and {said}", INSTALL) from None
+        raise Failure(f"{why}, and {said}", install_hint("torch")) from None

@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
-from attn_backends.cli import load_check
+from attn_backends.cli import findings, load_check
+from attn_backends.cli.install_hint import install_hint
 from attn_backends.cli.load_check import load_all
 from attn_backends.registry import environment
 from attn_backends.registry.knobs import KNOBS, PREFIX
@@ -65,7 +67,8 @@ def test_every_knob_is_listed_with_its_meaning(run_json, monkeypatch):
 
 def test_a_package_that_is_missing_is_said_once(run, monkeypatch):
     """Not once for every backend that needs it."""
-    monkeypatch.setattr(environment, "installed_version", lambda name: None if name == "torch" else "3.7")
+    for module in (environment, findings):
+        monkeypatch.setattr(module, "installed_version", lambda name: None if name == "torch" else "3.7")
     default_registry().refresh()
     try:
         shown = run("doctor", "--no-load").stdout
@@ -73,7 +76,25 @@ def test_a_package_that_is_missing_is_said_once(run, monkeypatch):
         monkeypatch.undo()
         default_registry().refresh()
     assert shown.count("missing requirement: torch") == 1
-    assert "pip install 'attn-backends[torch]'" in shown
+    assert shown.count("pip install 'torch>=2.11,<2.14'") == 2  # for the package, and as no backend is ready
+
+
+@pytest.mark.parametrize(
+    ("package", "asked", "hint"),
+    [
+        ("triton", [">=3.6,<3.8", ">=3.6,<3.8"], "pip install 'triton>=3.6,<3.8'"),
+        ("torch", [">=2.4", ">=2.11,<2.14", ">=2.9,<3"], "pip install 'torch>=2.11,<2.14'"),
+        ("torch", ["<2", ">=2.11,<2.14", ">=2.11,<2.14"], "pip install 'torch>=2.11,<2.14'"),
+        ("torch", [], "in a clone: pip install '.[torch]'"),
+        ("numba-cuda", [">=0.30"], "pip install 'numba-cuda[cu13]>=0.30'"),
+        ("plain", [""], "pip install 'plain'"),
+        ("odd", ["!=1.2,>=1.1", "==1.*"], "pip install 'odd>=1.1,==1.*,!=1.2'"),
+    ],
+    ids=["all say one", "the narrowest", "most, where nothing suits all", "none says", "with its extra", "any", "other operators"],
+)  # fmt: skip
+def test_an_install_hint_keeps_to_what_manifests_say(package, asked, hint):
+    """Whoever follows it has a version that the backends take."""
+    assert install_hint(package, [SpecifierSet(text) for text in asked]) == hint
 
 
 def test_looking_at_the_log_folder_makes_none(run, monkeypatch, tmp_path):

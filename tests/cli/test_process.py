@@ -110,7 +110,7 @@ def test_what_needs_torch_says_how_to_get_it(words):
     error, hint = done.stderr.splitlines()
     assert error.startswith("error: ")
     assert error.endswith(", and torch is not installed")
-    assert hint == "hint: pip install 'attn-backends[torch]'"
+    assert hint == "hint: in a clone: pip install '.[torch]'"
 
 
 def test_a_torch_that_cannot_be_loaded_says_why(tmp_path):
@@ -122,7 +122,7 @@ def test_a_torch_that_cannot_be_loaded_says_why(tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     error, hint = done.stderr.splitlines()
     assert error.endswith("torch cannot be imported: libcudart.so.12: cannot open shared object file")
-    assert hint == "hint: pip install 'attn-backends[torch]'"
+    assert hint == "hint: in a clone: pip install '.[torch]'"
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def _template() -> Any:
     try:
         import jinja2
     except ImportError:
-        raise ReportExtraError("HTML pages need jinja2: pip install attn-backends[report]") from None
+        raise ReportExtraError("HTML pages need jinja2; in a clone: pip install '.[report]'") from None
     folder = importlib.resources.files(__package__) / "templates"
     sources = {item.name: item.read_text(encoding="utf-8") for item in folder.iterdir() if item.is_file()}
     environment = jinja2.Environment(

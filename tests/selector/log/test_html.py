@@ -164,5 +164,5 @@ def test_a_very_long_log_lists_the_latest(monkeypatch: pytest.MonkeyPatch) -> No
 def test_without_jinja2_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing extra is named, not a module."""
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(ReportExtraError, match=r"pip install attn-backends\[report\]"):
+    with pytest.raises(ReportExtraError, match=r"pip install '\.\[report\]'"):
         render_html([])
