@@ -13,7 +13,8 @@ from attn_backends.bench.results import ERROR, LOST, WRONG, Results
 from attn_backends.bench.suite_run import Plan, Ran, run_suite
 from attn_backends.bench.suites import Suite
 from attn_backends.cli.bench_order import Order
-from attn_backends.cli.bench_progress import BenchProgress
+from attn_backends.cli.bench_progress import listener
+from attn_backends.cli.run_bar import RunBar
 
 BROKEN = (WRONG, ERROR, LOST)
 
@@ -66,8 +67,8 @@ def _run(order: Order, suite: Suite) -> Outcome:
         suite=suite, cells=cells, backends=order.backends_here(), device=order.device, seed=order.seed_of(suite),
         command=order.command, path=path, fresh=order.fresh, deadline=order.deadline,
     )  # fmt: skip
-    with BenchProgress(suite.name, len(cells)) as progress:
-        ran = run_suite(plan, progress.listener())
+    with RunBar(suite.name, len(cells)) as bar:
+        ran = run_suite(plan, listener(bar))
     results = ran.results
     if figures is not None and order.figures is not None:
         results.head["peers"] = judge(results, figures, order.figures.name)

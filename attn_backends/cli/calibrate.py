@@ -63,8 +63,8 @@ def command(list_only: bool, as_json: bool, **given: Any) -> None:
             print_listed(points)
         return
     from attn_backends.calibrate.run import Plan, Progress, calibrate
-    from attn_backends.cli.bench_progress import BenchProgress
     from attn_backends.cli.calibrate_view import print_ran
+    from attn_backends.cli.run_bar import RunBar
     from attn_backends.host.dispatch import device_of
     from attn_backends.registry.registry import default_registry
 
@@ -75,7 +75,7 @@ def command(list_only: bool, as_json: bool, **given: Any) -> None:
         minutes=given["minutes"], backends=names_in(given["backends"]), seed=given["seed"], retry=given["retry"],
         fresh=given["fresh"], processes=_processes(given["processes"], device.type),
     )  # fmt: skip
-    with BenchProgress("calibrate", len(points.points)) as bar:
+    with RunBar("calibrate", len(points.points)) as bar:
         ran = calibrate(plan, Progress(on_point=bar.at, watch=bar.doing))
     if as_json:
         print_json({"file": plan.path.name, **ran.to_json(), "left_out": dict(points.left_out)})

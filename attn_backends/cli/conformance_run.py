@@ -101,17 +101,18 @@ def command(
 def _run(
     manifest: Manifest, level: str, facts: Device, *, only: str | None, workers: int, timeout: float | None, strength: bool
 ) -> RunRecord:  # fmt: skip
-    from attn_backends.cli.conformance_progress import Progress
+    from attn_backends.cli.conformance_progress import Counts
+    from attn_backends.cli.run_bar import RunBar
     from attn_backends.conformance.devices import torch_word
     from attn_backends.conformance.gap_errors import judge_gaps
     from attn_backends.conformance.selection import selection
     from attn_backends.conformance.suite import run_suite
 
     name = manifest.name
-    with Progress(f"{name} {level}") as progress:
+    with RunBar(f"{name} {level}") as bar:
         record = run_suite(
             name, level, device=torch_word(facts.kind), only=selection(only) if only else None, only_text=only, timeout=timeout,
-            workers=workers, isolated=workers > 0, on_plan=lambda made: progress.on_plan(len(made.items)), on_result=progress.on_result,
+            workers=workers, isolated=workers > 0, on_plan=lambda made: bar.at(0, len(made.items)), on_result=Counts(bar).on_result,
         )  # fmt: skip
     if only and not record.results:
         _nothing_kept(manifest, level, facts, only)

@@ -37,8 +37,8 @@ def command(ctx: click.Context, full_matrix: bool, as_json: bool) -> None:
 def measure(*, full_matrix: bool = False) -> KillMatrix:
     """The suite's strength, with a bar on stderr."""
     need_torch("the suite runs kernels")
-    from attn_backends.cli.conformance_progress import Progress
+    from attn_backends.cli.run_bar import RunBar
     from attn_backends.conformance.self_test import self_test
 
-    with Progress("self-test") as progress:
-        return self_test(full_matrix=full_matrix, on_progress=progress.advance)
+    with RunBar("self-test") as bar:
+        return self_test(full_matrix=full_matrix, on_progress=bar.at)

@@ -79,13 +79,14 @@ def _shapes(ctx: click.Context, device: Any, path: Path, given: dict[str, Any]) 
         return Results.read(path), 0
     from attn_backends.calibrate.regret_run import time_held_out
     from attn_backends.cli.bench import typed
-    from attn_backends.cli.bench_progress import BenchProgress
+    from attn_backends.cli.bench_progress import listener
+    from attn_backends.cli.run_bar import RunBar
 
     minutes = given["minutes"]
-    with BenchProgress("held-out shapes", 0) as bar:
+    with RunBar("held-out shapes") as bar:
         ran = time_held_out(
             path=path, device=device, seed=_seed(path, given), fresh=given["fresh"], command=typed(ctx),
-            size=given["size"] or ("small" if device.type == "cpu" else "full"), progress=bar.listener(),
+            size=given["size"] or ("small" if device.type == "cpu" else "full"), progress=listener(bar),
             deadline=None if minutes is None else time.monotonic() + 60 * minutes, processes=given["processes"],
         )  # fmt: skip
     return ran.results, len(ran.left)

@@ -7,11 +7,13 @@ import os
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 
 from attn_backends.cli.conformance_device import chosen_device
-from attn_backends.cli.conformance_progress import Progress, counts_phrase
+from attn_backends.cli.conformance_progress import Counts
+from attn_backends.cli.run_bar import RunBar
 from attn_backends.conformance.devices import DeviceError
 from attn_backends.conformance.report.schema import validate
 from attn_backends.conformance.selection import selection
@@ -261,14 +263,45 @@ def test_the_usual_device_is_the_gpu_where_it_is_declared(monkeypatch, backend, 
     assert chosen_device(None, default_registry().snapshot().get(backend)).kind == kind
 
 
-def test_progress_counts_outcomes(capsys):
-    """Live counts per outcome; where stderr is no terminal nothing is drawn."""
-    with Progress("x") as progress:
-        progress.on_plan(3)
-        for outcome in ("PASS", "REFUSED", "FAIL"):
-            progress.on_result(result(outcome))
-        assert counts_phrase(progress._counts) == "[green]1 pass[/] [blue]1 refused[/] [bold red]1 FAIL[/]"
-    assert capsys.readouterr().out == ""
+def test_progress_counts_outcomes():
+    """Live counts per outcome, bad ones in capitals."""
+    bar = RunBar("eager full")
+    counts = Counts(bar)
+    bar.at(0, 4)
+    for outcome in ("PASS", "PASS", "REFUSED", "FAIL"):
+        counts.on_result(result(outcome))
+    assert bar.line() == "eager full: 4 of 4, 0 s, 2 pass 1 refused 1 FAIL"
+
+
+@pytest.mark.parametrize(
+    ("total", "done", "words", "line"),
+    [(0, (), "", "x: 0, 0 s"), (0, (3,), "compiles a[1]", "x: 3, 0 s, compiles a[1]"), (0, (3, 169), "", "x: 3 of 169, 0 s"), (9, (3,), "", "x: 3 of 9, 0 s")],
+    ids=["nothing known", "no total", "a total later", "a total"],
+)  # fmt: skip
+def test_a_line_says_how_far_a_run_is(total, done, words, line):
+    """How many of how many, the seconds, and what is being done: words as they are, not markup."""
+    bar = RunBar("x", total)
+    if done:
+        bar.at(*done)
+    bar.doing(words)
+    assert bar.line() == line
+
+
+@pytest.mark.parametrize(("every", "held", "lines"), [(30.0, 0.0, False), (0.01, 0.5, True)], ids=["short", "long"])
+def test_a_long_run_without_a_terminal_writes_lines_to_stderr(run, monkeypatch, every, held, lines):
+    """Again and again, and nothing of it to stdout; a short run writes none."""
+
+    def self_test(*, full_matrix, on_progress):
+        on_progress(120, 169, "mask-ignored")
+        time.sleep(held)
+        return _Measured()
+
+    monkeypatch.setattr("attn_backends.conformance.self_test.self_test", self_test)
+    monkeypatch.setattr("attn_backends.cli.run_bar.EVERY", every)
+    said = run("conformance", "self-test", "--json")
+    assert json.loads(said.stdout)["holds"] is True
+    assert (len(said.stderr.splitlines()) > 1) == lines
+    assert re.fullmatch(r"(self-test: 120 of 169, \d s, mask-ignored\n)*", said.stderr)
 
 
 def test_new_writes_a_project(run, run_json, tmp_path):
