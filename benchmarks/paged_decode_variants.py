@@ -88,6 +88,11 @@ SHAPES = {
     "mixed": Shape(new=(_CHUNK, *(1,) * 63), keys=(8192 + _CHUNK, *(8192,) * 63)),
     "chunk": Shape(new=(_CHUNK,), keys=(8192 + _CHUNK,)),
     "63x8k": _decodes(63, 8192),
+    # appends that FlashInfer served faster when a selection was judged by its regret
+    "2x455-16k-d64": Shape(new=(455,) * 2, keys=(16375,) * 2, heads=(8, 8, 64)),
+    "3x576-4k-d64": Shape(new=(576,) * 3, keys=(4032,) * 3, heads=(16, 8, 64)),
+    "21x190-2k": Shape(new=(190,) * 21, keys=(2432,) * 21, heads=(8, 1, 128)),
+    "12x896-5k": Shape(new=(896,) * 12, keys=(4800,) * 12, heads=(8, 2, 128)),
     # a prefix that 32 decodes have in common: that part alone, the cascade, and every sequence by itself
     "prefix": Shape(new=(32,), keys=(8192,), one_for_all=True),
     "cascade": Shape(new=(1,) * 32, keys=(256,) * 32, prefix=8192, cascade=True),

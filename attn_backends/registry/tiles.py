@@ -1,7 +1,7 @@
 """`Tiles`: how a tiled kernel cuts its work, as a manifest says it for the cost model. Read by the registry alone.
 
 A manifest lists rows, as a kernel's own table of pipelines does; the first one that serves a call holds. A call that none
-serves, and every backward pass, counts with the defaults.
+serves counts with the defaults.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ PACKS = ("always", "to_fill")
 class Tiles:
     """Queries and keys of a tile, and how tiles share a multiprocessor. Alike rows are one object.
 
+    backward: serves backward passes, and no others
     head_dim, causal, longest: serves heads of at most this width, this mask, at most so many queries a sequence
     drain: keys that take as long as filling and draining the pipeline of one tile
     pace: how fast a tile is, 1 being the shares that the manifest declares
@@ -31,6 +32,7 @@ class Tiles:
     uniform: short sequences beside longer ones take tiles of as many rows
     """
 
+    backward: bool = False
     head_dim: int | None = None
     causal: bool | None = None
     longest: int | None = None
@@ -53,6 +55,12 @@ class Tiles:
 
 
 DEFAULT = Tiles()
+
+
+@lru_cache(maxsize=1024)
+def of_pass(rows: tuple[Tiles, ...], backward: bool) -> tuple[Tiles, ...]:
+    """The rows of one pass."""
+    return tuple([one for one in rows if one.backward == backward])
 
 
 def serving(able: tuple[Tiles, ...], seq_q: int) -> Tiles:
@@ -83,7 +91,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "string": (lambda one: one in PACKS, f"not one of {', '.join(PACKS)}"),
 }
 _NOT_WHOLE = {
-    **dict.fromkeys(("causal", "balanced", "split", "uniform"), "boolean"),
+    **dict.fromkeys(("backward", "causal", "balanced", "split", "uniform"), "boolean"),
     "pace": "number",
     "packs": "string",
 }

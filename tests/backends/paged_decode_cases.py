@@ -41,8 +41,8 @@ class Case:
     Sequences of different `new` lengths are packed (`thd`). spare: pages of the pool, and columns of the table, that no
     sequence uses. latent: V is the first Dv columns of K, in its memory, and scaled as K is. rows: of a tile of queries,
     None = as shipped. merge: whether the last split to end may merge all of them. registers: whether tiles wait there.
-    magnitude: of quantised numbers. apart: descales of every other cell of a page are times 2^apart, those of the first one 0. extras
-    draws further arguments.
+    magnitude: of quantised numbers. apart: descales of every other cell of a page are times 2^apart, those of the first one 0. turned:
+    descales of the even heads are negative. extras draws further arguments.
     """
 
     heads: tuple[int, int, int, int] = (4, 2, 16, 16)
@@ -60,6 +60,7 @@ class Case:
     registers: bool = False
     magnitude: float = 1.0
     apart: float | None = None
+    turned: bool = False
     extras: Extras = field(default=lambda _: {})
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -186,6 +187,16 @@ CASES: dict[str, Case] = {
         layout="thd", new=(1, 17, 5, 2), lengths=(137, 40, 70, 99), rows=32, k=(_FP8, "per_channel"), v=(_FP8, "per_token_head"),
         settings={"causal": True}, registers=True,
     ),
+    "tiles between whole and cut ones": Case(new=(40, 40), lengths=(190, 70), rows=32, settings={"causal": True}),
+    "tiles between whole and cut ones, window": Case(
+        new=(40, 40), lengths=(190, 300), rows=32, settings={"causal": True, "window_left": 90}
+    ),
+    "tiles between whole and cut ones, two-sided window, packed": Case(
+        layout="thd", new=(40, 1, 33), lengths=(190, 60, 300), rows=32, k=(_FP8, "per_head"), v=(_FP8, "per_head"),
+        settings={"window_left": 90, "window_right": 20},
+    ),
+    "negative descales": Case(k=(_INT8, "per_head"), v=(_INT8, "per_head"), new=(9, 9), settings={"causal": True}, turned=True),
+    "negative descales and scale": Case(k=(_FP8, "per_head"), turned=True, settings={"softmax_scale": -0.7}),
     "quantised, everything": Case(
         layout="thd", new=(1, 17, 5), lengths=(137, 40, 70), k=(_FP8, "per_channel"), v=(_FP8, "per_token_head"),
         extras=lambda g: {"sinks": torch.randn(4, generator=g), "alibi_slopes": torch.rand(3, 4, generator=g)},
@@ -319,6 +330,8 @@ def _cache(
         granularity
     ]
     descale = values.abs().amax(dim=reduced, keepdim=True) / most
+    if case.turned:
+        descale[:, :, ::2].neg_()
     scaled = (values / descale).clamp(least, most)
     codes = (scaled.round() if stored == torch.int8 else scaled).to(stored)
     shapes = {"per_tensor": (1,), "per_head": (kv_heads,), "per_channel": (kv_heads, width)}
@@ -410,10 +423,26 @@ def numbers_in_spite_of_nan(name: str, dtype: torch.dtype, device: str) -> int:
     return int((~torch.isnan(call.out)).sum()) + int((~torch.isnan(call.lse)).sum())
 
 
+def numbers_in_spite_of_a_nan_descale(device: str) -> int:
+    """How many results are wrong where one head's K is scaled by NaN: its rows are NaN, but 0 and -inf without keys."""
+    case = Case(new=(9, 9), lengths=(5, 40), k=(_FP8, "per_head"), settings={"causal": True})
+    call, _right = calls(case, torch.float32, device)
+    assert call.k_descale is not None
+    call.k_descale[0] = torch.nan
+    launching.launch(call, operands_of(call))
+    assert call.lse is not None
+    heads = case.heads[0] // case.heads[1]
+    spoilt, whole = call.out[:, :, :heads], call.out[:, :, heads:]
+    empty = case.new[0] - case.lengths[0]
+    wrong = (spoilt[0, :empty] != 0).sum() + (call.lse[0, :, :empty] != -torch.inf).sum() + torch.isnan(whole).sum()
+    return int(wrong + (~torch.isnan(spoilt[0, empty:])).sum() + (~torch.isnan(spoilt[1])).sum())
+
+
 def main() -> None:
     """Print every case's differences in one dtype by turns, or in all, from this machine's CPU; or what NaN does."""
     if sys.argv[1:] == ["--nan"]:
-        json.dump({name: numbers_in_spite_of_nan(name, torch.float32, "cpu") for name in NAN}, sys.stdout)
+        found_nan = {name: numbers_in_spite_of_nan(name, torch.float32, "cpu") for name in NAN}
+        json.dump({**found_nan, "descale": numbers_in_spite_of_a_nan_descale("cpu")}, sys.stdout)
         return
     found = {
         name: {str(dtype): differences(CASES[name], dtype, "cpu") for dtype in dtypes}

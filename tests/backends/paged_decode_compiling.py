@@ -71,6 +71,8 @@ CALLS: dict[str, dict[str, Any]] = {
     "new tokens, int8 per token, everything": {
         "new": 64, "form": "scaled-int8", "granularity": "per_token_head", "everything": True
     },
+    "new tokens, heads of 64": {"new": 64, "width": 64},
+    "new tokens, heads of 64, everything": {"new": 64, "width": 64, "everything": True},
     "batch invariant": {"invariant": True},
     "packed": {"new": 64, "packed": True},
     "packed, everything": {"new": 64, "packed": True, "everything": True},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -11,6 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
+
+import triton.language as tl  # noqa: E402
 
 from attn_backends import Device, select  # noqa: E402
 from attn_backends.backends.paged_decode import launch as launching  # noqa: E402
@@ -85,6 +88,17 @@ def test_nan_at_a_key_that_rows_see_is_nan_in_their_results(spoilt, name):
     assert spoilt[name] == 0
 
 
+def test_a_descale_that_is_nan_spoils_its_head_alone(spoilt):
+    """Rows without keys stay 0 and -inf: what is hidden never meets a scale."""
+    assert spoilt["descale"] == 0
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_a_descale_that_is_nan_on_a_gpu():
+    assert table.numbers_in_spite_of_a_nan_descale("cuda") == 0
+
+
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("name", table.NAN)
@@ -112,6 +126,19 @@ def test_what_is_served_has_tiles(name, dtype, monkeypatch):
     monkeypatch.setattr(launching, "architecture", lambda _device: 90)
     call, _ = table.calls(table.CASES[name], dtype, "cpu")
     assert launching.chosen(call, operands_of(call).sizes).shared <= H200.smem_bytes
+
+
+@pytest.mark.parametrize(("behind", "wide"), [(0, False), (1, True)], ids=["the last that fits", "one page more"])
+def test_offsets_are_multiplied_in_64_bits_where_32_do_not_hold_them(behind, wide):
+    """Of the last cell of the last page."""
+    call, _ = table.calls(table.CASES["decode"], torch.float32, "cpu")
+    operands = operands_of(call)
+    page, cell, *_ = operands.strides[1]
+    pages = (2**31 - 1 - (operands.sizes.page_size - 1) * cell) // page + 1 + behind
+    larger = dataclasses.replace(operands, sizes=operands.sizes._replace(num_pages=pages))
+    assert launching._options(call, larger, launching.chosen(call, larger.sizes))["INDEX"] is (
+        tl.int64 if wide else tl.int32
+    )
 
 
 @pytest.mark.gpu

@@ -12,12 +12,13 @@ import pytest
 from attn_backends import Device, Registry, Request
 from attn_backends.registry.registry import default_registry
 from attn_backends.registry.tiles import DEFAULT, of_any_length, serving
+from attn_backends.selector.cost.extent import extent_of
 from attn_backends.selector.cost.fit import Observation, fitted, log_error
 from attn_backends.selector.cost.floor import floor_of
 from attn_backends.selector.cost.load import loads_of, subject_of, subject_of_sizes
 from attn_backends.selector.cost.model import ROOFLINE
 from attn_backends.selector.cost.predict import predict, seconds
-from attn_backends.selector.cost.tiling import shares
+from attn_backends.selector.cost.tiling import shares, tiled
 from attn_backends.selector.select import use_cost_model
 from attn_backends.selector.times import NO_COST_MODEL, FixedTimes
 from tests.selector.scenes import backend, decide, registry, request
@@ -162,6 +163,29 @@ def test_a_ragged_call_is_known_by_its_totals():
         asked = {"num_q_heads": 32, "num_kv_heads": heads, "seq_q": 1024, "seq_k": 1024, "batch": 2}
         ragged = tiles_ms(FILLED, **asked, total_q=2048, total_k=2048)
         assert (ragged != tiles_ms(FILLED, **asked)) == differs
+
+
+def test_rows_of_the_backward_pass_hold_for_it_alone():
+    """Twice the pace halves its products and leaves the forward pass as it was; rows of the forward pass do not touch it."""
+    both, plain = (
+        manifest(efficiency={"matrix": 0.5, "exp": 1.0}, tiles=rows)
+        for rows in ([{"rows": 64}, {"backward": True, "pace": 2.0}], [{"rows": 64}])
+    )
+    subject = subject_of(request(batch=64, needs_backward=True), H200)
+    forward, backward = (
+        [loads_of(one, subject, backward=which)[1][0][0] for one in (both, plain)] for which in (False, True)
+    )
+    assert forward[0] == forward[1]
+    assert backward[0] == pytest.approx(backward[1] / 2.0)
+
+
+def test_keys_are_split_where_tiles_leave_places_free():
+    """132 multiprocessors of one tile each are full with 128; of two each they are half empty."""
+    asked = request(batch=16, num_q_heads=8, num_kv_heads=8, seq_q=128, seq_k=16384, phase="append", causal=False)
+    rows = [{"rows": 128, "split": True, "resident": resident} for resident in (1, 2)]
+    extent = extent_of(asked)
+    parts = [tiled(extent, 8, 1, False, manifest(tiles=[row]).tiles[0], 132)[1] for row in rows]
+    assert parts == [1, 2]
 
 
 MIXED = {"layout": "thd", "varlen": True, "phase": "mixed", "page_size": 16, "kv_layout": "NHD", "causal": True,

@@ -29,8 +29,8 @@ def attend_split(
     scale, softcap, left, right, reach, slots, most_items, units,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_DV: tl.constexpr,
     BATCH_BLOCK: tl.constexpr, V_IN_K: tl.constexpr,
-    PAGE_SIZE: tl.constexpr, PADDED_D: tl.constexpr, PADDED_DV: tl.constexpr, PACKED_Q: tl.constexpr,
-    QK_TYPE: tl.constexpr, PV_TYPE: tl.constexpr, PRECISION: tl.constexpr, NORMALISE_Q: tl.constexpr, HEADROOM: tl.constexpr,
+    PAGE_SIZE: tl.constexpr, INDEX: tl.constexpr, ROWS_ALIKE: tl.constexpr, PADDED_D: tl.constexpr, PADDED_DV: tl.constexpr, PACKED_Q: tl.constexpr,
+    QK_TYPE: tl.constexpr, PV_TYPE: tl.constexpr, PRECISION: tl.constexpr, POSITIVE: tl.constexpr, NORMALISE_Q: tl.constexpr, HEADROOM: tl.constexpr,
     K_SCALE: tl.constexpr, V_SCALE: tl.constexpr, V_PAIRS: tl.constexpr, FEW_PAIRS: tl.constexpr,
     HARDWARE: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, BOTTOM_RIGHT: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr,
@@ -79,8 +79,8 @@ def attend_split(
                 q_strides, k_strides, few_strides, out_strides, lse_strides, table_strides, k_scale_strides, v_scale_strides,
                 slope_strides, item, before, unit, kv_heads, sequence, kv_head, tile, tiles, split, splits, steps, seq_q, seq_k, group, head_dim,
                 few_width, num_pages, scale, softcap, left, right,
-                FEW, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_R, BLOCK_DV, V_IN_K, PAGE_SIZE, PADDED_D, PADDED_DV, PACKED_Q, QK_TYPE, PV_TYPE,
-                PRECISION, NORMALISE_Q, HEADROOM, K_SCALE, V_SCALE, FEW_PAIRS, HARDWARE, LEFT, RIGHT, BOTTOM_RIGHT, SOFTCAP, ALIBI, SINKS,
+                FEW, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_R, BLOCK_DV, V_IN_K, PAGE_SIZE, INDEX, ROWS_ALIKE, PADDED_D, PADDED_DV, PACKED_Q, QK_TYPE, PV_TYPE,
+                PRECISION, POSITIVE, NORMALISE_Q, HEADROOM, K_SCALE, V_SCALE, FEW_PAIRS, HARDWARE, LEFT, RIGHT, BOTTOM_RIGHT, SOFTCAP, ALIBI, SINKS,
                 STORE_LSE, MERGE_ROWS, MERGE_SPLITS, IN_REGISTERS,
             )
         else:
@@ -89,8 +89,8 @@ def attend_split(
                 q_strides, k_strides, v_strides, out_strides, lse_strides, table_strides, k_scale_strides, v_scale_strides,
                 slope_strides, item, before, unit, kv_heads, sequence, kv_head, tile, tiles, split, splits, steps, seq_q, seq_k, group, head_dim,
                 head_dim_v, num_pages, scale, softcap, left, right,
-                BLOCK_M, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_R, BLOCK_DV, V_IN_K, PAGE_SIZE, PADDED_D, PADDED_DV, PACKED_Q, QK_TYPE, PV_TYPE,
-                PRECISION, NORMALISE_Q, HEADROOM, K_SCALE, V_SCALE, V_PAIRS, HARDWARE, LEFT, RIGHT, BOTTOM_RIGHT, SOFTCAP, ALIBI, SINKS,
+                BLOCK_M, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_R, BLOCK_DV, V_IN_K, PAGE_SIZE, INDEX, ROWS_ALIKE, PADDED_D, PADDED_DV, PACKED_Q, QK_TYPE, PV_TYPE,
+                PRECISION, POSITIVE, NORMALISE_Q, HEADROOM, K_SCALE, V_SCALE, V_PAIRS, HARDWARE, LEFT, RIGHT, BOTTOM_RIGHT, SOFTCAP, ALIBI, SINKS,
                 STORE_LSE, MERGE_ROWS, MERGE_SPLITS, IN_REGISTERS,
             )
     else:
@@ -99,7 +99,7 @@ def attend_split(
             q_strides, k_strides, v_strides, out_strides, lse_strides, table_strides, k_scale_strides, v_scale_strides,
             slope_strides, item, before, unit, kv_heads, sequence, kv_head, tile, tiles, split, splits, steps, seq_q, seq_k, group, head_dim,
             head_dim_v, num_pages, scale, softcap, left, right,
-            BLOCK_M, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_R, BLOCK_DV, V_IN_K, PAGE_SIZE, PADDED_D, PADDED_DV, PACKED_Q, QK_TYPE, PV_TYPE,
-            PRECISION, NORMALISE_Q, HEADROOM, K_SCALE, V_SCALE, V_PAIRS, HARDWARE, LEFT, RIGHT, BOTTOM_RIGHT, SOFTCAP, ALIBI, SINKS,
+            BLOCK_M, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_R, BLOCK_DV, V_IN_K, PAGE_SIZE, INDEX, ROWS_ALIKE, PADDED_D, PADDED_DV, PACKED_Q, QK_TYPE, PV_TYPE,
+            PRECISION, POSITIVE, NORMALISE_Q, HEADROOM, K_SCALE, V_SCALE, V_PAIRS, HARDWARE, LEFT, RIGHT, BOTTOM_RIGHT, SOFTCAP, ALIBI, SINKS,
             STORE_LSE, MERGE_ROWS, MERGE_SPLITS, IN_REGISTERS,
         )

@@ -201,11 +201,14 @@ def _options(call: Call, operands: Operands, config: Config) -> dict[str, Any]:
         "V_IN_K": rest > 0 and _is_in_k(call, width),
         "BLOCK_DV": width_v,
         "BATCH_BLOCK": min(MOST_LENGTHS, max(16, 1 << (sizes.batch - 1).bit_length())),
+        "INDEX": _index(operands),
+        "ROWS_ALIKE": operands.strides[1][:2] == operands.strides[2][:2],
         "PADDED_D": width + rest != sizes.width,
         "PADDED_DV": width_v != sizes.width_v,
         "QK_TYPE": _TYPES[qk_type],
         "PV_TYPE": _TYPES[pv_type],
         "PRECISION": "tf32x3" if call.q.dtype is torch.float32 else "ieee",
+        "POSITIVE": operands.scaling[0] >= 0,
         "NORMALISE_Q": narrow,
         "V_PAIRS": "" if config.rows >= _WARP_GROUP else pairs,
         "FEW_PAIRS": pairs,
@@ -216,6 +219,13 @@ def _options(call: Call, operands: Operands, config: Config) -> dict[str, Any]:
         "num_stages": config.stages,
         **({"maxnreg": config.maxnreg} if config.maxnreg else {}),
     }
+
+
+def _index(operands: Operands) -> Any:
+    """32 bits where they hold the offset of every key in both caches."""
+    sizes = operands.sizes
+    last = [(sizes.num_pages - 1) * page + (sizes.page_size - 1) * cell for page, cell, *_ in operands.strides[1:3]]
+    return tl.int32 if max(last) < 1 << 31 else tl.int64
 
 
 def _product_type(q: torch.Tensor, stored: torch.Tensor) -> torch.dtype:

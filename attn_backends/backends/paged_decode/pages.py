@@ -1,13 +1,20 @@
 """Reading a paged cache: page numbers from the block table, then tiles of K or V by page and cell.
 
 Key position p of a sequence lies in page block_table[sequence, p // PAGE_SIZE], cell p % PAGE_SIZE. Strides of a cache are
-(page, cell, head, width) in elements, whatever its layout. A page number is made 64 bits wide before it is multiplied, and
-one outside the pool is moved into it, so that no table makes a kernel read outside the cache. Tiles begin at multiples of
-their length; so with pages that divide it, the cells of a tile are the same ones in every tile.
+(page, cell, head, width) in elements, whatever its layout. A page number is multiplied in 64 bits, or in 32 where these hold
+all of the cache. One outside the pool is moved into it, so that no table makes a kernel read outside the cache. Tiles begin
+at multiples of their length; so with pages that divide it, the cells of a tile are the same ones in every tile.
 """
 
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def in_pool(pages, num_pages):
+    """The pages, and the last one for a number that is none: taken without its sign, a negative one is too large."""
+    last = tl.cast(num_pages - 1, tl.uint32)
+    return tl.minimum(pages.to(tl.uint32, bitcast=True), last).to(tl.int32, bitcast=True)
 
 
 @triton.jit
@@ -18,17 +25,30 @@ def page_numbers(table_row, step, start, lanes, last, num_pages, PAGE_SIZE: tl.c
     else:
         keys = start + lanes
         pages = tl.load(table_row + (keys // PAGE_SIZE).to(tl.int64) * step, mask=keys < last, other=0)
-    return tl.minimum(tl.maximum(pages, 0), num_pages - 1)
+    return in_pool(pages, num_pages)
 
 
 @triton.jit
-def rows_in_cache(pages, start, lanes, page_step, cell_step, PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Offsets int64 [BLOCK_N] of the keys of the tile at `start`."""
+def rows_in_cache(
+    pages, start, lanes, page_step, cell_step, INDEX: tl.constexpr, PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr
+):
+    """Offsets [BLOCK_N] of the keys of the tile at `start`; INDEX: an integer wide enough for all of the cache."""
     if BLOCK_N % PAGE_SIZE == 0:
         cells = lanes % PAGE_SIZE
     else:
         cells = (start + lanes) % PAGE_SIZE
-    return pages.to(tl.int64) * page_step + cells.to(tl.int64) * cell_step
+    return pages.to(INDEX) * tl.cast(page_step, INDEX) + cells.to(INDEX) * tl.cast(cell_step, INDEX)
+
+
+@triton.jit
+def rows_of_v(
+    k_rows, pages, start, lanes, strides, ALIKE: tl.constexpr, INDEX: tl.constexpr, PAGE_SIZE: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """`rows_in_cache` of V; those of K where both caches step ALIKE from page to page and cell to cell."""
+    if ALIKE:
+        return k_rows
+    return rows_in_cache(pages, start, lanes, strides[0], strides[1], INDEX, PAGE_SIZE, BLOCK_N)
 
 
 @triton.jit
@@ -57,7 +77,7 @@ def token_scales(
     descale, strides, pages, start, lanes, inside, head, PAGE_SIZE: tl.constexpr, BLOCK_N: tl.constexpr
 ):
     """One descale per key of a head, float32; 0 for keys that are not `inside`. Strides are (page, cell, head)."""
-    rows = rows_in_cache(pages, start, lanes, strides[0], strides[1], PAGE_SIZE, BLOCK_N)
+    rows = rows_in_cache(pages, start, lanes, strides[0], strides[1], tl.int64, PAGE_SIZE, BLOCK_N)
     return tl.load(descale + tl.cast(head, tl.int64) * strides[2] + rows, mask=inside, other=0.0)
 
 
@@ -65,7 +85,7 @@ def token_scales(
 def token_scale(descale, strides, table_row, step, key, last, head, num_pages, PAGE_SIZE: tl.constexpr):
     """The descale of one key of a head; 0 for one from `last` on."""
     page = tl.load(table_row + tl.cast(key // PAGE_SIZE, tl.int64) * step, mask=key < last, other=0)
-    page = tl.minimum(tl.maximum(page, 0), num_pages - 1)
+    page = in_pool(page, num_pages)
     row = page.to(tl.int64) * strides[0] + tl.cast(key % PAGE_SIZE, tl.int64) * strides[1]
     return tl.load(descale + tl.cast(head, tl.int64) * strides[2] + row, mask=key < last, other=0.0)
 

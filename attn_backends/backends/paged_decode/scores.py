@@ -23,11 +23,8 @@ def tanh(x):
 
 
 @triton.jit
-def score_tile(
-    product, row_scale, positions, keys, inside, left, right, softcap, slopes,
-    LEFT: tl.constexpr, RIGHT: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr,
-):
-    """Scores of a tile; keys that are not `inside`, and those outside a row's band, are hidden.
+def score_tile(product, row_scale, positions, keys, softcap, slopes, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr):
+    """Scores of a tile, hidden keys included.
 
     row_scale: what turns products into scores, or with a softcap into scores / cap
     """
@@ -38,6 +35,12 @@ def score_tile(
     if ALIBI:
         distance = tl.abs(keys[None, :] - positions[:, None]).to(tl.float32)
         scores = scores - (slopes * LOG2E)[:, None] * distance
+    return scores
+
+
+@triton.jit
+def hide(scores, positions, keys, inside, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+    """-inf at keys that are not `inside`, and at those outside a row's band."""
     visible = inside[None, :]
     if RIGHT:
         visible = visible & (keys[None, :] <= (positions + right)[:, None])

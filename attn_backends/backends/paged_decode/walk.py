@@ -27,11 +27,20 @@ from attn_backends.backends.paged_decode.pages import (
     load_tile,
     page_numbers,
     rows_in_cache,
+    rows_of_v,
     token_scale,
     token_scales,
 )
+from attn_backends.backends.paged_decode.powers import (
+    LEAST_SCALE,
+    exponent_of,
+    level_of,
+    normalised,
+    sign_and_size,
+    steps_to_unit,
+)
 from attn_backends.backends.paged_decode.result import add_sink, store_partial, store_result
-from attn_backends.backends.paged_decode.scores import MINUS_INF, score_tile
+from attn_backends.backends.paged_decode.scores import MINUS_INF, hide, score_tile
 from attn_backends.backends.paged_decode.widen import even_and_odd, interleaved, widened
 
 
@@ -46,33 +55,6 @@ def load_queries(
         rows += sequence.to(tl.int64) * strides[0]
     pointers = rows[:, None] + columns.to(tl.int64)[None, :] * strides[3]
     return tl.load(pointers, mask=is_row[:, None] & (columns < width)[None, :], other=0.0)
-
-
-@triton.jit
-def exponent_of(largest):
-    """What a row's numbers are divided by, as a power of two, so that its largest one is from 1 to 2."""
-    return tl.maximum(tl.floor(tl.log2(tl.where(largest > 0.0, largest, 1.0))), -100.0)
-
-
-@triton.jit
-def normalised(values, exponent):
-    """float16 rows whose largest number is from 2^14 to 2^15, from float32 rows."""
-    return (values * tl.exp2(14.0 - exponent)[:, None]).to(tl.float16)
-
-
-@triton.jit
-def steps_to_unit(scale):
-    """Two powers of two whose product brings a number >= 0 to between 1 and 2; each alone is a normal number."""
-    exponent = tl.floor(tl.log2(tl.where(scale > 0.0, scale * 4294967296.0, 4294967296.0))) - 32.0
-    half = tl.floor(exponent * 0.5)
-    return tl.exp2(-half), tl.exp2(half - exponent)
-
-
-@triton.jit
-def level_of(scales):
-    """log2 |scales| to within 0.09 below, at least -60: a reference that keeps weights times their scales below 2."""
-    bits = scales.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    return tl.maximum(bits.to(tl.float32) * 1.1920928955078125e-07 - 127.0, -60.0)
 
 
 @triton.jit
@@ -129,12 +111,15 @@ def attend_rows(
     BLOCK_DV: tl.constexpr,
     V_IN_K: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
+    INDEX: tl.constexpr,
+    ROWS_ALIKE: tl.constexpr,
     PADDED_D: tl.constexpr,
     PADDED_DV: tl.constexpr,
     PACKED_Q: tl.constexpr,
     QK_TYPE: tl.constexpr,
     PV_TYPE: tl.constexpr,
     PRECISION: tl.constexpr,
+    POSITIVE: tl.constexpr,
     NORMALISE_Q: tl.constexpr,
     HEADROOM: tl.constexpr,
     K_SCALE: tl.constexpr,
@@ -162,6 +147,7 @@ def attend_rows(
         shared memory. Not where there is a BLOCK_R.
     BLOCK_R: columns of q and K behind the first BLOCK_D, as a tile of their own; 0 where there are none.
     V_IN_K: V is the first BLOCK_DV = BLOCK_D columns of K, in the same memory: a tile is read once, for both products.
+    INDEX, ROWS_ALIKE: as in `pages`. POSITIVE: scale is not negative.
     V_PAIRS: "" or the format of a V that comes as pairs of columns (uint16, strides and width in pairs).
     """
     first_row = tile * BLOCK_M
@@ -177,10 +163,10 @@ def attend_rows(
 
     first = 0
     last = seq_k
+    last_token = (tl.minimum(first_row + BLOCK_M, seq_q * group) - 1) // group
     if LEFT:
         first = tl.maximum(first_row // group + offset - left, 0)
     if RIGHT:
-        last_token = (tl.minimum(first_row + BLOCK_M, seq_q * group) - 1) // group
         last = tl.minimum(seq_k, last_token + offset + right + 1)
     share = tl.cdiv(steps, splits) * BLOCK_N
     start = first // BLOCK_N * BLOCK_N + split * share
@@ -222,6 +208,14 @@ def attend_rows(
         if BLOCK_R > 0:
             q_rest = normalised(q_rest.to(tl.float32), exponent)
         row_scale *= tl.exp2(exponent - 14.0)
+    SCALE_LATE: tl.constexpr = POSITIVE and not SOFTCAP and not ALIBI and V_SCALE != "token"
+    if SCALE_LATE:
+        if K_SCALE == "head":
+            sign, row_scale = sign_and_size(row_scale)
+            q_tile = q_tile * sign[:, None]
+            if BLOCK_R > 0:
+                q_rest = q_rest * sign[:, None]
+        row_scale = tl.where(row_scale < LEAST_SCALE, LEAST_SCALE, row_scale)  # hidden keys are -inf times it
     q_tile = q_tile.to(QK_TYPE)
     if BLOCK_R > 0:
         q_rest = q_rest.to(QK_TYPE)
@@ -235,7 +229,14 @@ def attend_rows(
         )
         shrink, shrink_more = steps_to_unit(tl.abs(first_scale))
 
+    whole_from = 0  # from here to `whole_to` every row sees every key
+    whole_to = stop
+    if LEFT:
+        whole_from = last_token + offset - left
+    if RIGHT:
+        whole_to = tl.minimum(stop, first_row // group + offset + right + 1)
     PAIRED: tl.constexpr = V_PAIRS != ""
+    V_LIKE_K: tl.constexpr = ROWS_ALIKE and not PAIRED
     WIDTH_V: tl.constexpr = BLOCK_DV // 2 if PAIRED else BLOCK_DV
     LATE_SUM: tl.constexpr = BLOCK_M == 16  # sums over keys cross warps; one at the end is enough
     top = tl.full([BLOCK_M], MINUS_INF, dtype=tl.float32)
@@ -246,9 +247,9 @@ def attend_rows(
         is_key = start + lanes < stop
         if LEFT:
             is_key = is_key & (start + lanes >= first)  # later tiles begin at or behind `first`
-        k_rows = rows_in_cache(pages, start, lanes, k_strides[0], k_strides[1], PAGE_SIZE, BLOCK_N)
+        k_rows = rows_in_cache(pages, start, lanes, k_strides[0], k_strides[1], INDEX, PAGE_SIZE, BLOCK_N)
         k_ahead = load_tile(k, k_strides, k_rows, is_key, kv_head, head_dim, BLOCK_D, PADDED_D, True, "evict_first")
-        v_rows = rows_in_cache(pages, start, lanes, v_strides[0], v_strides[1], PAGE_SIZE, BLOCK_N)
+        v_rows = rows_of_v(k_rows, pages, start, lanes, v_strides, V_LIKE_K, INDEX, PAGE_SIZE, BLOCK_N)
         v_ahead = load_tile(v, v_strides, v_rows, is_key, kv_head, head_dim_v, WIDTH_V, PADDED_DV, True, "evict_first")
         pages_ahead = page_numbers(
             table_row, table_strides[1], start + BLOCK_N, lanes, stop, num_pages, PAGE_SIZE, BLOCK_N
@@ -264,9 +265,9 @@ def attend_rows(
             k_tile, v_tile, pages_here, pages = k_ahead, v_ahead, pages, pages_ahead
             is_key = keys < stop - BLOCK_N
             following = step + BLOCK_N
-            k_rows = rows_in_cache(pages, following, lanes, k_strides[0], k_strides[1], PAGE_SIZE, BLOCK_N)
+            k_rows = rows_in_cache(pages, following, lanes, k_strides[0], k_strides[1], INDEX, PAGE_SIZE, BLOCK_N)
             k_ahead = load_tile(k, k_strides, k_rows, is_key, kv_head, head_dim, BLOCK_D, PADDED_D, True, "evict_first")
-            v_rows = rows_in_cache(pages, following, lanes, v_strides[0], v_strides[1], PAGE_SIZE, BLOCK_N)
+            v_rows = rows_of_v(k_rows, pages, following, lanes, v_strides, V_LIKE_K, INDEX, PAGE_SIZE, BLOCK_N)
             v_ahead = load_tile(
                 v, v_strides, v_rows, is_key, kv_head, head_dim_v, WIDTH_V, PADDED_DV, True, "evict_first"
             )
@@ -278,7 +279,7 @@ def attend_rows(
             pages = page_numbers(
                 table_row, table_strides[1], step + BLOCK_N, lanes, stop, num_pages, PAGE_SIZE, BLOCK_N
             )
-            k_rows = rows_in_cache(pages_here, step, lanes, k_strides[0], k_strides[1], PAGE_SIZE, BLOCK_N)
+            k_rows = rows_in_cache(pages_here, step, lanes, k_strides[0], k_strides[1], INDEX, PAGE_SIZE, BLOCK_N)
             k_tile = load_tile(k, k_strides, k_rows, inside, kv_head, head_dim, BLOCK_D, PADDED_D, V_IN_K, "")
         product = tl.dot(q_tile, widened(k_tile, QK_TYPE, HARDWARE).T, input_precision=PRECISION)
         if BLOCK_R > 0:
@@ -299,9 +300,15 @@ def attend_rows(
             product *= token_scales(
                 k_descale, k_scale_strides, pages_here, step, lanes, inside, kv_head, PAGE_SIZE, BLOCK_N
             )[None, :]
-        scores = score_tile(
-            product, row_scale, positions, keys, inside, left, right, softcap, slope, LEFT, RIGHT, SOFTCAP, ALIBI
-        )
+        if SCALE_LATE:
+            scores = product
+        else:
+            scores = score_tile(product, row_scale, positions, keys, softcap, slope, SOFTCAP, ALIBI)
+        cut = True
+        if BLOCK_M > 16:  # of few rows a branch costs more than what it spares
+            cut = (step < whole_from) | (step + BLOCK_N > whole_to)
+        if cut:
+            scores = hide(scores, positions, keys, inside, left, right, LEFT, RIGHT)
         levels = scores
         if V_SCALE == "token":
             v_scales = token_scales(
@@ -309,8 +316,13 @@ def attend_rows(
             )
             v_scales = v_scales * shrink * shrink_more
             levels = scores + level_of(v_scales)[None, :]
-        top_new = tl.maximum(top, tl.max(levels, 1))
+        highest = tl.max(levels, 1)
+        if SCALE_LATE:
+            highest *= row_scale
+        top_new = tl.maximum(top, highest)
         shift = tl.where(top_new == MINUS_INF, 0.0, top_new - HEADROOM)
+        if SCALE_LATE:
+            scores *= row_scale[:, None]
         p = tl.exp2(scores - shift[:, None])
         fade = tl.exp2(top - HEADROOM - shift)[:, None]
         if LATE_SUM:
@@ -320,7 +332,7 @@ def attend_rows(
         if V_IN_K:
             v_tile = k_tile
         elif not IN_REGISTERS:
-            v_rows = rows_in_cache(pages_here, step, lanes, v_strides[0], v_strides[1], PAGE_SIZE, BLOCK_N)
+            v_rows = rows_of_v(k_rows, pages_here, step, lanes, v_strides, V_LIKE_K, INDEX, PAGE_SIZE, BLOCK_N)
             v_tile = load_tile(v, v_strides, v_rows, inside, kv_head, head_dim_v, WIDTH_V, PADDED_DV, True, "")
         weights = p * v_scales[None, :] if V_SCALE == "token" else p
         weights = weights.to(PV_TYPE)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from attn_backends.registry.tiles import DEFAULT, Tiles, of_any_length, serving
+from attn_backends.registry.tiles import DEFAULT, Tiles, of_any_length, of_pass, serving
 from attn_backends.selector.conversions import Called
 from attn_backends.selector.cost import operations, traffic
 from attn_backends.selector.cost.extent import LEAST_ROWS, Extent, extent_of
@@ -90,7 +90,7 @@ def subject_of_sizes(
 
 def loads_of(manifest: Manifest, subject: Subject, *, backward: bool) -> Loads:
     """The loads of a backend's kind for one pass, one per size."""
-    rows = () if backward else manifest.tiles
+    rows = of_pass(manifest.tiles, backward)
     key = (manifest.algorithm, manifest.numerics, backward, rows)
     loads = subject.loads.get(key)
     if loads is None:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 SPLIT_DRAIN = 400  # of a tile whose keys are split: it writes its part in float32 for a second kernel
 LONE = 0.65
 TAIL = {True: 0.2, False: 0.8}  # by whether tiles are balanced
-# When a kernel splits keys (the rule of FlashAttention-3): tiles for less than 80 % of the multiprocessors, more than four
-# tiles of keys; then the fewest parts whose waves are as full as 85 % of the fullest.
+# When a kernel splits keys (the rule of FlashAttention-3): tiles for less than 80 % of those that the multiprocessors work on
+# at the same time, more than four tiles of keys; then the fewest parts whose waves are as full as 85 % of the fullest.
 FEW, SHORTEST, FULL = 0.8, 4, 0.85
 # When a kernel packs the query heads of a group into tiles (the rule of FlashAttention-3): without, less than 90 % as much of
 # their rows is in use; and always in ragged calls. Rows of several heads come and go one by one, where others are one copy.
@@ -61,7 +61,8 @@ def tiled(extent: Extent, heads: int, group: int, ragged: bool, tiles: Tiles, un
     if not count:
         return 0.0, 1
     mean = total / count
-    parts = parts_of(count, longest // keys, units) if tiles.split and count < FEW * units else 1
+    slots = units * tiles.resident
+    parts = parts_of(count, longest // keys, slots) if tiles.split and count < FEW * slots else 1
     if parts == 1:
         return _busiest(count, mean + drain, longest + drain, tiles, units) * tiles.work * units, 1
     part = -(-longest // (keys * parts)) * keys
