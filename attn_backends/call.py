@@ -86,16 +86,21 @@ class Call:
         """Make the memory that a kernel has written that of `out`, unless it is; False where it has to be copied.
 
         result: in the call's layout, no input's memory and nobody else's. It is taken where the host allows it and a caller
-        could not tell it apart: same shape, dtype and strides, and not from a tensor that wraps others, which has no memory. `out`
-        stays a tensor of its own, which no view of another is: those must not be changed in place where gradients are recorded.
+        could not tell it apart: same shape, dtype and strides (those of one entry are `out`'s own), and not from a tensor that
+        wraps others, which has no memory. `out` stays a tensor of its own, which no view of another is: those must not be changed
+        in place where gradients are recorded.
         """
         out = self.out
         place = result.data_ptr()  # 0: of a tensor that wraps others
         if place != 0 and place == out.data_ptr():
             return True
-        alike = result.dtype == out.dtype and result.shape == out.shape and result.stride() == out.stride()
-        if self.owns_out and alike and place != 0:
+        if not self.owns_out or place == 0 or result.dtype != out.dtype or result.shape != out.shape:
+            return False
+        if result.stride() == out.stride():
             out.set_(result)  # type: ignore[call-overload]  # torch's stubs know storages alone
+            return True
+        if _lies_alike(result, out):
+            out.set_(result.untyped_storage(), result.storage_offset(), out.shape, out.stride())
             return True
         return False
 
@@ -105,6 +110,12 @@ class Call:
         call = cls.__new__(cls)
         call.__dict__ = fields
         return call
+
+
+def _lies_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one shape step alike; along an axis of one entry nobody steps."""
+    steps = zip(one.shape, one.stride(), other.stride(), strict=True)
+    return all(mine == others for size, mine, others in steps if size > 1)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -53,6 +53,31 @@ def test_the_caller_gets_the_kernels_own_memory(tensors, handed, given):
     )
 
 
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+@pytest.mark.parametrize("one", [(0,), (2,), (0, 2), (1,), (0, 1, 2)], ids=str)
+def test_an_axis_of_one_entry_may_have_any_stride(handed, one, layout):
+    """A kernel has its own idea of them; the caller gets the host's, and no copy."""
+    shape = [1 if axis in one else size for axis, size in enumerate(SHAPE)]
+    tensors = [torch.randn(shape) for _ in range(3)]
+    if layout == "bhsd":
+        tensors = [tensor.transpose(1, 2).contiguous() for tensor in tensors]
+    got = attn_backends.attention(*tensors, layout=layout, backend="sdpa_cpu_flash")
+    ((kernels, taken),) = handed
+    assert taken
+    assert got.data_ptr() == kernels.data_ptr()
+    assert got.is_contiguous()
+    right = attn_backends.attention(*tensors, layout=layout, backend="eager")
+    torch.testing.assert_close(got, right)
+
+
+def test_other_strides_are_copied():
+    """Along an axis of more entries they are not the caller's."""
+    out = torch.empty(2, 3, 4)
+    call = Call(q=out, k=out, v=out, out=out, owns_out=True)
+    assert not call.hand_over(torch.randn(2, 4, 3).transpose(1, 2))
+    assert call.hand_over(torch.randn(2, 3, 4))
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_callers_own_memory_is_written(tensors, handed, backend):
     """`out=` stays the caller's tensor, filled."""
