@@ -32,7 +32,7 @@ def kept(times: Measurements, device: Device, registry: Registry) -> Json | None
     places: list[Json] = []
     backends: dict[str, Json] = {}
     for (of, kind), known in times.kinds.items():
-        for place, rows in known.places.items() if of == chip else ():
+        for place, rows in known.items() if of == chip else ():
             own = [row for row in rows.values() if keys.made(row)]
             backends.update({row.backend: {"version": row.version, "sources": row.sources} for row in own})
             if own:

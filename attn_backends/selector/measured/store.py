@@ -30,11 +30,7 @@ if TYPE_CHECKING:
     from attn_backends.selector.cost.sequences import Sequences
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """The known places of one kind of call on one device: rows by place and backend."""
-
-    places: dict[Place, dict[str, Row]]
+Places = dict[Place, dict[str, Row]]  # the known places of one kind of call on one device: rows by place and backend
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +38,7 @@ class StoredTimes:
     """Rows of one machine's software, by device and kind."""
 
     machine: Machine
-    kinds: dict[tuple[str, str], Kind]
+    kinds: dict[tuple[str, str], Places]
     token: Hashable
     _keys: dict[str, str] = field(default_factory=dict)  # by manifest digest: sources are read once
     _environments: dict[int, tuple[Environment, bool]] = field(
@@ -53,12 +49,12 @@ class StoredTimes:
     @classmethod
     def of(cls, rows: Mapping[str, Sequence[Row]], machine: Machine) -> StoredTimes:
         """From the rows of each device, in any order."""
-        kinds: dict[tuple[str, str], dict[Place, dict[str, Row]]] = {}
+        kinds: dict[tuple[str, str], Places] = {}
         for device, own in rows.items():
             for row in own:
                 places = kinds.setdefault((device, row.bucket.kind), {})
                 places.setdefault(row.bucket.place, {})[_versioned(row.backend, row.version, row.sources)] = row
-        return cls(machine, {key: Kind(places) for key, places in kinds.items()}, _digest(rows, machine))
+        return cls(machine, kinds, _digest(rows, machine))
 
     def times(self, request: Request, device: Device) -> Mapping[str, float]:
         """Nothing: without the manifests nobody knows which times are stale. Ranking asks `measured`."""
@@ -69,12 +65,12 @@ class StoredTimes:
     ) -> Mapping[str, Measured]:
         """The times of these backends, which all fit; {} where the bucket is unknown, partly known, or undecided."""
         bucket = bucket_of(request)
-        kind = self.kinds.get((self._chip(device), bucket.kind))
-        if kind is None or not self._is_of(environment):
+        places = self.kinds.get((self._chip(device), bucket.kind))
+        if places is None or not self._is_of(environment):
             return {}
         keys = {self._versioned(manifest): manifest for manifest in manifests}
-        weights = {bucket.place: 1.0} if bucket.place in kind.places else corners(bucket.place, kind.places)
-        known = {place: _known(kind.places.get(place, {}), keys) for place in weights}
+        weights = {bucket.place: 1.0} if bucket.place in places else corners(bucket.place, places)
+        known = {place: _known(places.get(place, {}), keys) for place in weights}
         if not known or not all(known.values()):
             return {}
         if not _behind(list(known.values()), manifests, request, device):
