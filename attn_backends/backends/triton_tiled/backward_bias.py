@@ -12,7 +12,7 @@ import triton.language as tl
 
 from attn_backends.backends.triton_tiled.philox import kept
 from attn_backends.backends.triton_tiled.present import SLOPES
-from attn_backends.backends.triton_tiled.scores import MINUS_INF, score_tile, unit_of, weight_of
+from attn_backends.backends.triton_tiled.scores import MINUS_INF, score_tile, weight_of
 from attn_backends.backends.triton_tiled.specialization import LENGTHS_AND_COUNTS, READ_ONE_BY_ONE, family
 from attn_backends.backends.triton_tiled.tile import (
     any_steps,
@@ -97,7 +97,7 @@ def bias_gradients(
             BLOCK_N, BLOCK_DV, False, PACKED_K, WIDE, True, PADDED_DV,
         )
         norm = row_values(norms, norm_strides, batch, head, first_q, queries, seq_q, PACKED_Q)
-        norm = tl.where(norm == MINUS_INF, 0.0, norm * unit_of(BIAS))
+        norm = tl.where(norm == MINUS_INF, 0.0, norm)
         if BIAS:
             rest = row_values(rests, norm_strides, batch, head, first_q, queries, seq_q, PACKED_Q)
         row = row_values(delta, delta_strides, batch, head, first_q, queries, seq_q, PACKED_Q)

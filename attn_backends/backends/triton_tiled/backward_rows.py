@@ -10,7 +10,15 @@ import triton.language as tl
 
 from attn_backends.backends.triton_tiled.scores import LOG2E, MINUS_INF
 from attn_backends.backends.triton_tiled.specialization import LENGTHS_AND_COUNTS, READ_ONE_BY_ONE, family
-from attn_backends.backends.triton_tiled.tile import first_row, queries_of, row_steps, tile_pointers, tile_steps
+from attn_backends.backends.triton_tiled.tile import (
+    first_row,
+    queries_of,
+    row_steps,
+    row_values,
+    store_rows,
+    tile_pointers,
+    tile_steps,
+)
 
 
 @triton.jit(do_not_specialize=LENGTHS_AND_COUNTS, do_not_specialize_on_alignment=READ_ONE_BY_ONE)
@@ -51,15 +59,14 @@ def row_terms(
         mask=inside, other=0.0,
     ).to(tl.float32)
     row = tl.sum(o * d_o, 1)
-    entry = 0 if PACKED_Q else batch
-    at = (first + rows).to(tl.int64)
     if D_LSE:
-        there = valid & (has_d_lse != 0) if PORTABLE else valid
-        row -= tl.load(d_lse + entry * d_lse_strides[0] + head * d_lse_strides[1] + at * d_lse_strides[2], mask=there, other=0.0)
-    place = entry * delta_strides[0] + head * delta_strides[1] + at * delta_strides[2]
-    tl.store(delta + place, row, mask=valid)
-    norm = tl.load(lse + entry * lse_strides[0] + head * lse_strides[1] + at * lse_strides[2], mask=valid, other=0.0) * LOG2E
-    tl.store(norms + place, tl.where(norm == MINUS_INF, 0.0, norm), mask=valid)
+        known = tl.where(has_d_lse != 0, seq_q, 0) if PORTABLE else seq_q
+        row -= row_values(d_lse, d_lse_strides, batch, head, first, rows, known, PACKED_Q)
+    store_rows(delta, delta_strides, batch, head, first, rows, seq_q, row, PACKED_Q)
+    norm = row_values(lse, lse_strides, batch, head, first, rows, seq_q, PACKED_Q) * LOG2E
+    store_rows(
+        norms, delta_strides, batch, head, first, rows, seq_q, tl.where(norm == MINUS_INF, 0.0, norm), PACKED_Q
+    )
     if SINKS:
         sink = tl.load(sinks + head).to(tl.float32) * LOG2E
         weight = tl.where(valid & (norm > MINUS_INF), tl.exp2(sink - norm), 0.0)
