@@ -1,9 +1,10 @@
 """The cache key of a request: every field, lengths as buckets, strides as what the table derives from them.
 
 A bucket is a power-of-two range of lengths, cut besides at every limit that a manifest declares, so that all lengths of
-a bucket are decided alike; new tokens also where a declared tile begins (`tile_edges`), so that they rank alike. (What
-quarantine entries, policy rules and scopes say of a request is in the cache key itself, as their outcome.) Whether the
-queries are fewer than the keys, as many or more is in the key too.
+a bucket are decided alike. New tokens are cut also where a declared tile begins, and the batches of several new tokens in
+the middle (`tile_edges`), so that they rank alike; decodes are not. (What quarantine entries, policy rules and scopes say of
+a request is in the cache key itself, as their outcome.) Whether the queries are fewer than the keys, as many or more is in
+the key too.
 
 Totals and page counts are buckets without the powers of two, cut at declared limits alone: how large they are, the
 powers of two of batch and longest sequence say already, and a total or a pool that grows with its sequences would cross
@@ -61,7 +62,9 @@ class Buckets:
     def __init__(
         self, limits: Iterable[Named], table: tuple[Row, ...] = TABLE, *, cuts: Mapping[str, tuple[int, ...]] = NO_CUTS
     ) -> None:
-        """limits: as declared; cuts: by length field the first lengths of further ranges."""
+        """limits: as declared; cuts: by length field the first lengths of further ranges, which decodes do not have."""
+        limits = tuple(limits)
+        self._of_decodes = Buckets(limits, table) if any(cuts.values()) else self
         fields = fields_of(table)
         self._lengths = tuple(field.name for field in fields if field.bucketed)
         self._followed = tuple(name for name in self._lengths if name in _FOLLOWING)
@@ -79,14 +82,15 @@ class Buckets:
             if name in self._edges:
                 self._edges[name] = tuple(sorted({*self._edges[name], *allowed.cuts}))
                 self._residues[name] = tuple(sorted({*self._residues[name], *allowed.residues}))
-        self._rulers = tuple([(self._edges[name], self._residues[name]) for name in self._lengths])
+        self.rulers = tuple([(self._edges[name], self._residues[name]) for name in self._lengths])
         self._straight = frozenset(name for name, residues in self._residues.items() if not residues)
 
     def key(self, request: Request, values: Values) -> tuple[Any, ...]:
         """The cache key; `values` are the request's axis values."""
+        rulers = self.rulers if request.seq_q > 1 else self._of_decodes.rulers
         sizes = [
             None if size is None else _bucket(edges, residues, size)
-            for (edges, residues), size in zip(self._rulers, self._sizes(request), strict=True)
+            for (edges, residues), size in zip(rulers, self._sizes(request), strict=True)
         ]
         order = (request.seq_q > request.seq_k) - (request.seq_q < request.seq_k)
         return (self._plain(request), tuple(sizes), order, tuple([values[index] for index in self._derived]))
@@ -103,6 +107,8 @@ class Buckets:
         Equal lengths become the top of both buckets, a shorter one the top below the longer. Totals and pages become
         what the lengths make of them.
         """
+        if request.seq_q <= 1 and self._of_decodes is not self:
+            return self._of_decodes.canonical(request)
         seq_q, seq_k = request.seq_q, request.seq_k
         tops = {name: self._largest(size, name) for name in self._free if (size := getattr(request, name)) is not None}
         if seq_q == seq_k:

@@ -30,7 +30,7 @@ from attn_backends.selector.quarantine import Entry, readable_entries
 from attn_backends.selector.refusal import raise_if_forced_unfit, raise_if_reference_forbidden
 from attn_backends.selector.resolve import Question, resolve
 from attn_backends.selector.scope import Scope, open_scopes, scoped_backend, scoped_policy
-from attn_backends.selector.tile_edges import tile_edges
+from attn_backends.selector.tile_edges import batch_edges, tile_edges
 from attn_backends.selector.times import CostModel, FixedTimes, Measurements
 from attn_backends.selector.unknown_names import warn_of_unknown_names
 
@@ -241,7 +241,9 @@ def _derive(snapshot: Snapshot) -> tuple[Entry, ...]:
         snapshot.derived["index"] = MatchIndex([manifest.boxes for manifest in snapshot.manifests], snapshot.table)
         boxes = [box for manifest in snapshot.manifests for box in manifest.boxes]
         snapshot.derived["buckets"] = Buckets(
-            declared_lengths(boxes, snapshot.table), snapshot.table, cuts={"seq_q": tile_edges(snapshot.manifests)}
+            declared_lengths(boxes, snapshot.table),
+            snapshot.table,
+            cuts={"seq_q": tile_edges(snapshot.manifests), "batch": batch_edges(snapshot.manifests)},
         )
         snapshot.derived["entries"] = entries
     return entries

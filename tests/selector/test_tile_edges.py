@@ -9,7 +9,7 @@ import pytest
 
 from attn_backends import Device
 from attn_backends.selector.cost.sequences import sequences_of, within
-from attn_backends.selector.tile_edges import LONGEST, MOST_TILES, begin_of, tile_edges
+from attn_backends.selector.tile_edges import LONGEST, MOST_TILES, batch_edges, begin_of, least_batch, tile_edges
 from tests.selector.measured_rows import row, stored, written
 from tests.selector.scenes import backend, decide, registry, request
 
@@ -125,7 +125,8 @@ def test_no_size_leaves_its_range(rows, more, heads):
     for begin, end in itertools.pairwise(edges):
         top = end - 1
         assert begin_of(top, manifests) == begin
-        for ((_, new, keys),) in within(((5, top, top + more),), heads, begin):
+        for ((count, new, keys),) in within(((8, top, top + more),), heads, begin, 7):
+            assert count in (7, 8)
             assert begin <= new <= top
             assert new == keys if more == 0 else new <= keys <= top + more
 
@@ -198,19 +199,46 @@ def test_heads_that_share_tiles_gain_where_tiles_are_not_full(keys):
 @pytest.mark.parametrize(
     ("top", "heads", "sizes"),
     [
-        ((8, 640, 640), FEW, [(8, 624, 624), (6, 592, 592)]),
+        ((8, 640, 640), FEW, [(8, 624, 624), (7, 592, 592)]),
         ((8, 640, 640), MANY, [(8, 608, 608)]),
-        ((8, 640, 8192), FEW, [(8, 624, 6144), (6, 592, 8192), (5, 608, 4506)]),
+        ((8, 640, 8192), FEW, [(8, 624, 6144), (7, 592, 8192), (7, 608, 4506)]),
         ((8, 640, 8192), MANY, [(8, 608, 6144)]),
         ((8, 640, 511), MANY, [(8, 608, 384)]),
         ((8, 1, 8192), FEW, [(8, 1, 6144), (6, 1, 8192), (5, 1, 4506)]),
+        ((48, 640, 640), FEW, [(48, 624, 624), (40, 592, 592)]),
+        ((1, 4096, 4096), FEW, [(1, 3584, 3584), (1, 4096, 4096), (1, 3175, 3175)]),
     ],
-    ids=["square, few", "square", "more keys, few", "more keys", "fewer keys", "decode"],
+    ids=["square, few", "square", "more keys, few", "more keys", "fewer keys", "decode", "lower half", "one long"],
 )
 def test_sizes_are_spread_over_what_a_bucket_holds(top, heads, sizes):
     """New tokens over their range, and keys that are not as many over their power of two."""
-    begin = begin_of(top[1], with_rows(64, 128, 192).snapshot().manifests)
-    assert within((top,), heads, begin) == tuple((size,) for size in sizes)
+    manifests = with_rows(64, 128, 192).snapshot().manifests
+    begin, fewest = begin_of(top[1], manifests), least_batch(top[0], top[1], manifests)
+    assert within((top,), heads, begin, fewest) == tuple((size,) for size in sizes)
+
+
+def test_batches_of_several_new_tokens_are_cut_in_the_middle():
+    """Of their powers of two, where somebody declares tiles; whoever asks about 5 and 6, or 7 and 8, is answered alike."""
+
+    def ids(made, **changes):
+        return {batch: decide(made, request=request(batch=batch, **changes)).id for batch in range(1, 10)}  # fmt: skip
+
+    cut = ids(MADE, seq_q=640, seq_k=640)
+    assert [cut[batch] == cut[batch + 1] for batch in range(1, 9)] == [batch in (5, 7) for batch in range(1, 9)]
+    whole = [batch in (3, 5, 6, 7) for batch in range(1, 9)]
+    for made, sizes in ((MADE, {"seq_q": 1, "seq_k": 640}), (registry(), {"seq_q": 640, "seq_k": 640})):
+        kept = ids(made, **sizes)
+        assert [kept[batch] == kept[batch + 1] for batch in range(1, 9)] == whole
+
+
+@pytest.mark.parametrize("seq_q", [1, 640])
+@pytest.mark.parametrize("tiles", [True, False])
+def test_the_least_batch_of_a_range_is_the_first_behind_an_edge(seq_q, tiles):
+    """As the cache's buckets have it."""
+    manifests = (MADE if tiles else registry()).snapshot().manifests
+    edges = {1, *[2**power + 1 for power in range(9)], *(batch_edges(manifests) if seq_q > 1 else ())}
+    for batch in range(1, 300):
+        assert least_batch(batch, seq_q, manifests) == max(edge for edge in edges if edge <= batch)
 
 
 @pytest.mark.parametrize(("new", "winner"), [(576, "of_192"), (640, "of_128")])

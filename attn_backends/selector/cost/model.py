@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from attn_backends.selector.cost.load import subject_of, subject_of_sizes
 from attn_backends.selector.cost.predict import predict, seconds
 from attn_backends.selector.cost.sequences import sequences_of, within
-from attn_backends.selector.tile_edges import begin_of
+from attn_backends.selector.tile_edges import begin_of, least_batch
 
 if TYPE_CHECKING:
     from attn_backends.device import Device
@@ -44,7 +44,7 @@ class Roofline:
 
     def predict_together(self, manifests: Sequence[Manifest], request: Request, device: Device) -> Mapping[str, float]:
         """Milliseconds by name, over the bucket of the request; empty where the model does not rank these backends."""
-        sizes = within(sequences_of(request), request.num_q_heads, begin_of(request.seq_q, manifests))
+        sizes = sizes_within(request, manifests)
         found = self.predict_over(manifests, request, device, sizes)
         return comparable(found, manifests) if found else {}
 
@@ -58,6 +58,12 @@ class Roofline:
             return {}
         root = 1 / len(sizes)
         return {one.name: prod(seconds(one, subject)) ** root * MILLISECONDS for one in able}
+
+
+def sizes_within(request: Request, manifests: Sequence[Manifest]) -> tuple[Sequences, ...]:
+    """The sizes that stand for the bucket of a canonical request among these backends."""
+    begin, fewest = begin_of(request.seq_q, manifests), least_batch(request.batch, request.seq_q, manifests)
+    return within(sequences_of(request), request.num_q_heads, begin, fewest)
 
 
 def comparable(times: Mapping[str, float], manifests: Sequence[Manifest]) -> Mapping[str, float]:

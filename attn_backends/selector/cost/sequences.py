@@ -8,6 +8,7 @@ request allows. Whoever has the lengths themselves counts with those.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 Sequences = tuple[tuple[int, int, int], ...]  # (how many, seq_q, seq_k)
 # Shares of the top of a bucket that stand for the calls in it: (of the sequences, of their lengths). A bucket reaches from a
-# half, exclusive, to the whole of either. Where the waves of tiles are few, the fastest kernel changes on the way.
+# half, exclusive, to the whole of either; one of fewer sequences is entered as many times less far. Where the waves of tiles are few, the fastest kernel changes on the way.
 SIZES = ((1.0, 0.75), (0.75, 1.0), (0.55, 0.55))
 # The same between two edges of tiles: (share of the sequences, tokens below the top, share of the keys where they are not as many).
 # Not the top itself, at which every tile is full: a kernel may fill them with other heads at lengths below.
@@ -53,14 +54,17 @@ def sequences_of(request: Request) -> Sequences:
     return ((1, seq_q, seq_k), *groups)
 
 
-def within(sequences: Sequences, heads: int, begin: int) -> tuple[Sequences, ...]:
+def within(sequences: Sequences, heads: int, begin: int, fewest: int) -> tuple[Sequences, ...]:
     """The sizes that rank a bucket with these sequences at its top: several for few query rows, else one.
 
     begin: the least new tokens that take as many tiles (`tile_edges.begin_of`). Equal sequences never have fewer.
+    fewest: the least number of sequences in the bucket (`tile_edges.least_batch`).
     """
     few, between = _few(sequences, heads), between_tiles(sequences)
+    batch = sum([count for count, _, _ in sequences])
+    reach = 2.0 * (batch - fewest + 1) / batch  # of the sequences, 1 for a whole power of two
     if len(sequences) > 1 or not (few or between):
-        return _sized(sequences, SIZES) if few else (sequences,)
+        return _sized(sequences, [(1.0 - (1.0 - many) * reach, long) for many, long in SIZES]) if few else (sequences,)
     ((_count, top, keys),) = sequences
     lengths = top - begin + 1
     if between:
@@ -69,7 +73,8 @@ def within(sequences: Sequences, heads: int, begin: int) -> tuple[Sequences, ...
         sizes = [(many, less * narrow // LEAST_TILE, long) for many, less, long in inner]
     else:
         sizes = [(many, int(2.0 * (1.0 - long) * lengths), long) for many, long in SIZES]
-    return tuple({(_size(sequences[0], *size),): None for size in sizes})
+    made = [(_size(sequences[0], 1.0 - (1.0 - many) * reach, less, long),) for many, less, long in sizes]
+    return tuple(dict.fromkeys(made))
 
 
 def _size(top: tuple[int, int, int], many: float, less: int, long: float) -> tuple[int, int, int]:
@@ -95,7 +100,7 @@ def _few(sequences: Sequences, heads: int) -> bool:
     return sum([count * new for count, new, _ in sequences]) * heads <= FEW_ROWS
 
 
-def _sized(sequences: Sequences, sizes: tuple[tuple[float, float], ...]) -> tuple[Sequences, ...]:
+def _sized(sequences: Sequences, sizes: Iterable[tuple[float, float]]) -> tuple[Sequences, ...]:
     sized = {
         tuple([(ceil(count * many), ceil(new * long), ceil(keys * long)) for count, new, keys in sequences]): None
         for many, long in sizes

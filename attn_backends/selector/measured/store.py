@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING
 
-from attn_backends.selector.cost.model import ROOFLINE
-from attn_backends.selector.cost.sequences import between_tiles, sequences_of, timed_within, within
+from attn_backends.selector.cost.model import ROOFLINE, sizes_within
+from attn_backends.selector.cost.sequences import between_tiles, sequences_of, timed_within
 from attn_backends.selector.measured.bucket import bucket_of
 from attn_backends.selector.measured.machine import BackendKey, Machine, device_key
 from attn_backends.selector.measured.neighbours import Place, between, corners
 from attn_backends.selector.measured.row import CAPPED, OK, Row
-from attn_backends.selector.tile_edges import begin_of
 from attn_backends.selector.times import Measured, predicted_times
 
 if TYPE_CHECKING:
@@ -149,7 +148,7 @@ def _moved(
     heads = request.num_q_heads
     timed = timed_within(_top(request), heads)
     there = ROOFLINE.predict_over(manifests, request, device, timed)
-    here_ms = ROOFLINE.predict_over(manifests, request, device, within(here, heads, begin_of(request.seq_q, manifests)))
+    here_ms = ROOFLINE.predict_over(manifests, request, device, sizes_within(request, manifests))
     if not all(name in there for name in found):
         return found
     return {name: ms * here_ms[name] / there[name] for name, ms in found.items()}
