@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import statistics
 import tomllib
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ def read_figures(path: Path) -> Figures:
         records = json.loads(path.read_text(encoding="utf-8"))
         found: dict[tuple[str, str, str], list[float]] = {}
         for record in records:
-            for key in _keys(record):
+            if (key := _key(record)) is not None:
                 found.setdefault(key, []).append(float(record.get("graph_ms") or record["ms"]))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ResultsError(f"{path.name}: not a file of recorded figures: {type(error).__name__}: {error}") from None
@@ -83,16 +82,16 @@ def _names() -> dict[str, Any]:
     return tomllib.loads(Path(__file__).with_name("peers.toml").read_text(encoding="utf-8"))
 
 
-def _keys(record: Json) -> Iterator[tuple[str, str, str]]:
-    """What a record is called here; nothing for a peer or a kind that is not run here."""
+def _key(record: Json) -> tuple[str, str, str] | None:
+    """What a record is called here; None for a peer or a kind that is not run here."""
     names = _names()
     kind = names["kinds"].get(record["kind"])
     if kind is None:
-        return
+        return None
     words = {
         **record,
         "mask": "causal" if record.get("causal") else "full",
         "store": names["stores"].get(record.get("kv")),
     }
-    for backend in names["backends"].get(record["peer"], ()):
-        yield kind["suite"], kind["cell"].format(**words), backend
+    backend = names["backends"].get(record["kind"], {}).get(record["peer"])
+    return None if backend is None else (kind["suite"], kind["cell"].format(**words), backend)
