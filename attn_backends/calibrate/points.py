@@ -93,12 +93,19 @@ def point_of(request: Request) -> Point:
 
 
 def _top(request: Request) -> Request:
-    """The largest request of the bucket, sequence lengths and batch as powers of two."""
-    sizes = {name: 1 << (getattr(request, name) - 1).bit_length() for name in ("batch", "seq_q", "seq_k")}
+    """The largest request of the bucket, sequence lengths and batch as powers of two; lengths that differ still do."""
+    batch, seq_q, seq_k = [1 << max(0, size - 1).bit_length() for size in (request.batch, request.seq_q, request.seq_k)]
+    if seq_q == seq_k and request.seq_q < request.seq_k:
+        seq_q -= 1
+    if seq_q == seq_k and request.seq_q > request.seq_k:
+        seq_k -= 1
+    sizes = {"batch": batch, "seq_q": seq_q, "seq_k": seq_k}
     if request.phase == "mixed" and request.total_q is not None:
-        sizes["total_q"] = sizes["batch"] + sizes["seq_q"] - 1
+        sizes["total_q"] = batch + seq_q - 1
+    if request.total_k is not None:
+        sizes["total_k"] = batch * seq_k
     if request.page_size is not None:
-        sizes["num_pages"] = sizes["batch"] * -(-sizes["seq_k"] // request.page_size)
+        sizes["num_pages"] = batch * -(-seq_k // request.page_size)
     return request.replace(**sizes)
 
 

@@ -195,6 +195,9 @@ CASES: dict[str, Case] = {
         layout="thd", new=(40, 1, 33), lengths=(190, 60, 300), rows=32, k=(_FP8, "per_head"), v=(_FP8, "per_head"),
         settings={"window_left": 90, "window_right": 20},
     ),
+    "window over descales that nobody sees": Case(
+        lengths=(40, 137), v=(_FP8, "per_token_head"), k=(_INT8, "per_token_head"), settings={"causal": True, "window_left": 4}
+    ),
     "negative descales": Case(k=(_INT8, "per_head"), v=(_INT8, "per_head"), new=(9, 9), settings={"causal": True}, turned=True),
     "negative descales and scale": Case(k=(_FP8, "per_head"), turned=True, settings={"softmax_scale": -0.7}),
     "quantised, everything": Case(
@@ -273,7 +276,8 @@ def calls(case: Case, dtype: torch.dtype, device: str) -> tuple[Call, Call]:
     table, pages = block_table(case, generator)
     k, k_scale = _cache(case, pages, width, case.k, dtype, generator)
     v, v_scale = (k, k_scale) if case.latent else _cache(case, pages, width_v, case.v, dtype, generator)
-    _poison(case, (k, v), table)
+    per_token = [scale for scale in (k_scale, v_scale) if scale is not None and scale.dim() == 3]
+    _poison(case, (k, v), per_token, table)
     settings |= {
         "block_table": table, "seq_lens": torch.tensor(case.lengths, dtype=torch.int32), "kv_layout": case.kv_layout,
         "k_format": case.k[0], "v_format": case.v[0], "k_granularity": case.k[1], "v_granularity": case.v[1],
@@ -347,8 +351,13 @@ def _laid_out(cache: torch.Tensor, case: Case) -> torch.Tensor:
     return cache if case.kv_layout == "NHD" else cache.transpose(1, 2).contiguous()
 
 
-def _poison(case: Case, caches: tuple[torch.Tensor, ...], table: torch.Tensor) -> None:
-    """NaN in every cell that no sequence uses, or no query sees any more; the largest number where the format has no NaN."""
+def _poison(
+    case: Case, caches: tuple[torch.Tensor, ...], descales: list[torch.Tensor], table: torch.Tensor
+) -> None:
+    """NaN in every cell that no sequence uses, or no query sees any more; the largest number where the format has no NaN.
+
+    The descales of these cells are infinite.
+    """
     used = torch.zeros(caches[0].shape[0], case.page_size, dtype=torch.bool)
     for row, (new, length) in enumerate(zip(case.new, case.lengths, strict=True)):
         places = torch.arange(_first_seen(case, new, length), length)
@@ -359,6 +368,8 @@ def _poison(case: Case, caches: tuple[torch.Tensor, ...], table: torch.Tensor) -
             cells.view(torch.uint8)[~used] = 127
         else:
             cells[~used] = torch.nan
+    for descale in descales:
+        (descale if case.kv_layout == "NHD" else descale.transpose(1, 2))[~used] = torch.inf
 
 
 def _first_seen(case: Case, new: int, length: int) -> int:
@@ -438,11 +449,36 @@ def numbers_in_spite_of_a_nan_descale(device: str) -> int:
     return int(wrong + (~torch.isnan(spoilt[0, empty:])).sum() + (~torch.isnan(spoilt[1])).sum())
 
 
+def error_of_huge_products_times(scale: float, device: str) -> float:
+    """Of the output, where products of 10^36 times so little are next to nothing."""
+    call, right = calls(Case(new=(1,), lengths=(11,), settings={"softmax_scale": scale}), torch.float32, device)
+    for one in (call, right):
+        one.q.mul_(3e18)
+        one.k.mul_(3e18)
+    launching.launch(call, operands_of(call))
+    eager.run(right)
+    return _difference(call.out, right.out)
+
+
+def numbers_of_an_infinite_row_without_keys(device: str) -> int:
+    """How many numbers of its output are not 0, where the scale is 0 and K is scaled by channel."""
+    case = Case(new=(9, 9), lengths=(5, 40), k=(_INT8, "per_channel"), settings={"causal": True, "softmax_scale": 0.0})
+    call, _right = calls(case, torch.float16, device)
+    call.q[0, 1, :, 3] = torch.inf
+    launching.launch(call, operands_of(call))
+    return int((call.out[0, 1] != 0).sum())
+
+
+HUGE = (0.0, 1e-39, 1e-35)
+
+
 def main() -> None:
     """Print every case's differences in one dtype by turns, or in all, from this machine's CPU; or what NaN does."""
     if sys.argv[1:] == ["--nan"]:
         found_nan = {name: numbers_in_spite_of_nan(name, torch.float32, "cpu") for name in NAN}
-        json.dump({**found_nan, "descale": numbers_in_spite_of_a_nan_descale("cpu")}, sys.stdout)
+        found_nan |= {"descale": numbers_in_spite_of_a_nan_descale("cpu"), "row": numbers_of_an_infinite_row_without_keys("cpu")}
+        huge = {str(scale): error_of_huge_products_times(scale, "cpu") for scale in HUGE}
+        json.dump({**found_nan, "huge": huge}, sys.stdout)
         return
     found = {
         name: {str(dtype): differences(CASES[name], dtype, "cpu") for dtype in dtypes}

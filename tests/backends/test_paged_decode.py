@@ -93,6 +93,17 @@ def test_a_descale_that_is_nan_spoils_its_head_alone(spoilt):
     assert spoilt["descale"] == 0
 
 
+def test_a_row_without_keys_is_0_whatever_its_query_is(spoilt):
+    """Infinite, under a scale of 0."""
+    assert spoilt["row"] == 0
+
+
+@pytest.mark.parametrize("scale", table.HUGE)
+def test_a_tiny_scale_is_no_larger_one(spoilt, scale):
+    """Products of 10^36 times it are the scores."""
+    assert spoilt["huge"][str(scale)] <= LIMITS[torch.float32]
+
+
 @pytest.mark.gpu
 @needs_gpu
 def test_a_descale_that_is_nan_on_a_gpu():

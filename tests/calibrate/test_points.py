@@ -103,6 +103,14 @@ def test_a_mixed_batch_is_drawn_as_one_chunk_among_decodes():
     assert bucket_of(made) == bucket_of(asked) == point.bucket
 
 
+@pytest.mark.parametrize(("seq_q", "seq_k"), [(65, 127), (127, 65), (100, 100), (1, 64), (64, 65)])
+def test_the_top_of_a_bucket_is_in_it(seq_q, seq_k):
+    """Lengths of one power of two that differ stay different: as many keys as queries are another kind of call."""
+    asked = request(seq_q=seq_q, seq_k=seq_k, batch=3)
+    (point,) = of_requests([asked]).points
+    assert bucket_of(point.cell.request()) == point.bucket == bucket_of(asked)
+
+
 def test_a_run_may_be_cut_anywhere():
     """The shortest and the longest come before what lies between."""
     lengths = [2**power for power in range(4, 13)]

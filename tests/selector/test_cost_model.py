@@ -207,6 +207,17 @@ def test_decodes_beside_a_chunk_may_take_its_tiles():
     assert loads[True, "mixed"][2:] == loads[False, "mixed"][2:]
 
 
+def test_a_tile_costs_the_same_however_few_of_its_rows_are_used():
+    """Sequences of 16 and of 48 rows fill one uniform tile each."""
+    made = manifest(efficiency=FAST, tiles=[{"uniform": True}])
+    chunk = {**MIXED, "num_q_heads": 64}
+    few, more = (
+        loads_of(made, subject_of_sizes(request(**chunk), H200, (((1, 512, 16384), (63, new, 16384)),)), backward=False)
+        for new in (2, 6)
+    )
+    assert few[1][0][0] == pytest.approx(more[1][0][0])
+
+
 def test_a_mixed_bucket_is_ranked_as_one_chunk_among_decodes():
     """Not as if every sequence were a chunk: then products would hide how K and V are read."""
     box = {"layout": ["thd"], "varlen": [True], "page_size": {"min": 1}, "kv_layout": ["NHD"]}

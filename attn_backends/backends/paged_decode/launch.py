@@ -208,7 +208,7 @@ def _options(call: Call, operands: Operands, config: Config) -> dict[str, Any]:
         "QK_TYPE": _TYPES[qk_type],
         "PV_TYPE": _TYPES[pv_type],
         "PRECISION": "tf32x3" if call.q.dtype is torch.float32 else "ieee",
-        "POSITIVE": operands.scaling[0] >= 0,
+        "POSITIVE": operands.scaling[0] >= _LEAST_LATE,
         "NORMALISE_Q": narrow,
         "V_PAIRS": "" if config.rows >= _WARP_GROUP else pairs,
         "FEW_PAIRS": pairs,
@@ -219,6 +219,10 @@ def _options(call: Call, operands: Operands, config: Config) -> dict[str, Any]:
         "num_stages": config.stages,
         **({"maxnreg": config.maxnreg} if config.maxnreg else {}),
     }
+
+
+# The least scale that is applied to products late, behind their maximum: hidden ones are -inf there, and -inf times 0 is NaN.
+_LEAST_LATE = 2.0**-100
 
 
 def _index(operands: Operands) -> Any:

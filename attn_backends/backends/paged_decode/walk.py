@@ -147,7 +147,7 @@ def attend_rows(
         shared memory. Not where there is a BLOCK_R.
     BLOCK_R: columns of q and K behind the first BLOCK_D, as a tile of their own; 0 where there are none.
     V_IN_K: V is the first BLOCK_DV = BLOCK_D columns of K, in the same memory: a tile is read once, for both products.
-    INDEX, ROWS_ALIKE: as in `pages`. POSITIVE: scale is not negative.
+    INDEX, ROWS_ALIKE: as in `pages`. POSITIVE: scale is at least 2^-100.
     V_PAIRS: "" or the format of a V that comes as pairs of columns (uint16, strides and width in pairs).
     """
     first_row = tile * BLOCK_M
@@ -208,7 +208,8 @@ def attend_rows(
         if BLOCK_R > 0:
             q_rest = normalised(q_rest.to(tl.float32), exponent)
         row_scale *= tl.exp2(exponent - 14.0)
-    SCALE_LATE: tl.constexpr = POSITIVE and not SOFTCAP and not ALIBI and V_SCALE != "token"
+    HUGE: tl.constexpr = K_SCALE == "head" and tl.float32 == QK_TYPE  # products that LEAST_SCALE would not make 0
+    SCALE_LATE: tl.constexpr = POSITIVE and not SOFTCAP and not ALIBI and V_SCALE != "token" and not HUGE
     if SCALE_LATE:
         if K_SCALE == "head":
             sign, row_scale = sign_and_size(row_scale)
@@ -225,7 +226,15 @@ def attend_rows(
 
     if V_SCALE == "token":
         first_scale = token_scale(
-            v_descale, v_scale_strides, table_row, table_strides[1], start, stop, kv_head, num_pages, PAGE_SIZE
+            v_descale,
+            v_scale_strides,
+            table_row,
+            table_strides[1],
+            tl.maximum(start, first),
+            stop,
+            kv_head,
+            num_pages,
+            PAGE_SIZE,
         )
         shrink, shrink_more = steps_to_unit(tl.abs(first_scale))
 

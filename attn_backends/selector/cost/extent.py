@@ -34,6 +34,7 @@ class Extent(NamedTuple):
     visible: int  # (query, key) pairs
     every: int  # pairs, hidden ones included
     packed: float  # pairs that a kernel computes of packed sequences
+    short: int  # keys that it computes of them, a tile of each with them
     parts: float  # pieces of packed sequences that can run at the same time, over all heads
     split: bool  # whether most sequences are packed
     longest: int  # queries of the longest sequence that is not packed; 0 where all are
@@ -46,7 +47,7 @@ def extent_of(request: Request, sequences: Sequences | None = None) -> Extent:
     group = request.num_q_heads // heads
     left, right = reach(request)
     edges = (left >= 0) + (right >= 0)
-    queries = keys = visible = every = few = many = longest = 0
+    queries = keys = visible = every = few = many = longest = short = 0
     packed = parts = 0.0
     long: list[Long] = []
     for count, seq_q, seq_k in sequences_of(request) if sequences is None else sequences:
@@ -60,6 +61,7 @@ def extent_of(request: Request, sequences: Sequences | None = None) -> Extent:
         rows = seq_q * group
         if rows <= PACKED_ROWS:
             few += count
+            short += count * (seen + TILE)
             packed += count * max(rows, LEAST_ROWS) / group * (seen + TILE)
             parts += count * heads * max(1.0, seen / SPLIT_KEYS)
         else:
@@ -67,4 +69,4 @@ def extent_of(request: Request, sequences: Sequences | None = None) -> Extent:
             many += count
             longest = max(longest, seq_q)
             long.append((count, seq_q, seen, pairs / seq_q, edges, between))
-    return Extent(queries, keys, visible, every, packed, parts, few > many, longest, tuple(long))
+    return Extent(queries, keys, visible, every, packed, short, parts, few > many, longest, tuple(long))

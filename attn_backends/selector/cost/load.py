@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from attn_backends.registry.tiles import DEFAULT, Tiles, of_any_length, of_pass, serving
 from attn_backends.selector.conversions import Called
 from attn_backends.selector.cost import operations, traffic
-from attn_backends.selector.cost.extent import LEAST_ROWS, Extent, extent_of
+from attn_backends.selector.cost.extent import Extent, extent_of
 from attn_backends.selector.cost.rates import Rates, rates_of
 from attn_backends.selector.cost.sequences import sequences_of
 from attn_backends.selector.cost.tiling import tiled
@@ -135,7 +135,8 @@ def _tiled(subject: Subject, backward: bool, rows: tuple[Tiles, ...], *, quantis
     for extent, (packed, memory, start) in zip(subject.extents, by_size, strict=True):
         tiles = serving(able, extent.longest) if able else DEFAULT
         pairs, parts = tiled(extent, heads, group, ragged, tiles, units)
-        pairs += packed * tiles.rows / LEAST_ROWS if tiles.uniform and extent.long else packed
+        uniform = tiles.uniform and extent.long and extent.packed
+        pairs += packed * (extent.short * tiles.rows / (group * extent.packed)) if uniform else packed
         loads.append((matrix * pairs, exp * pairs, memory, start + launch if parts > 1 else start))
     return "memory" if request.k_format == request.v_format == "dense" else "quantized", loads
 
