@@ -351,9 +351,7 @@ def _laid_out(cache: torch.Tensor, case: Case) -> torch.Tensor:
     return cache if case.kv_layout == "NHD" else cache.transpose(1, 2).contiguous()
 
 
-def _poison(
-    case: Case, caches: tuple[torch.Tensor, ...], descales: list[torch.Tensor], table: torch.Tensor
-) -> None:
+def _poison(case: Case, caches: tuple[torch.Tensor, ...], descales: list[torch.Tensor], table: torch.Tensor) -> None:
     """NaN in every cell that no sequence uses, or no query sees any more; the largest number where the format has no NaN.
 
     The descales of these cells are infinite.
@@ -476,7 +474,10 @@ def main() -> None:
     """Print every case's differences in one dtype by turns, or in all, from this machine's CPU; or what NaN does."""
     if sys.argv[1:] == ["--nan"]:
         found_nan = {name: numbers_in_spite_of_nan(name, torch.float32, "cpu") for name in NAN}
-        found_nan |= {"descale": numbers_in_spite_of_a_nan_descale("cpu"), "row": numbers_of_an_infinite_row_without_keys("cpu")}
+        found_nan |= {
+            "descale": numbers_in_spite_of_a_nan_descale("cpu"),
+            "row": numbers_of_an_infinite_row_without_keys("cpu"),
+        }
         huge = {str(scale): error_of_huge_products_times(scale, "cpu") for scale in HUGE}
         json.dump({**found_nan, "huge": huge}, sys.stdout)
         return
