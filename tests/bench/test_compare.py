@@ -78,8 +78,6 @@ def test_figures_are_read_under_the_names_used_here(figures):
     assert figures == {
         ("prefill", CELL, "sdpa_cudnn"): 0.51,
         ("prefill", CELL, "fa3"): 0.44,
-        ("prefill", CELL, "fa3_fp8"): 0.44,
-        ("fp8", f"{CELL} fp8", "fa3"): 0.3,
         ("fp8", f"{CELL} fp8", "fa3_fp8"): 0.3,
         ("decode", "b64 c8192 h32/8 d128 fp8-kv", "flashinfer"): 0.4,
     }

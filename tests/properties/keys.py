@@ -10,7 +10,7 @@ from attn_backends.capability import TABLE, Row
 from attn_backends.device import Device
 from attn_backends.matching import MatchIndex
 from attn_backends.selector.buckets import Buckets, declared_lengths
-from attn_backends.selector.tile_edges import tile_edges
+from attn_backends.selector.tile_edges import batch_edges, tile_edges
 
 ODD = ({"max": 1000}, {"min": 66, "multiple_of": 3}, [127, 510], {"mod": 5, "rest": 2, "max": 4097})
 
@@ -33,7 +33,7 @@ class Keys:
         self.table = table
         self.names = tuple(manifest.name for manifest in manifests)
         limits = declared_lengths([box for m in manifests for box in m.boxes], table)
-        self.buckets = Buckets(limits, table, cuts={"seq_q": tile_edges(manifests)})
+        self.buckets = Buckets(limits, table, cuts={"seq_q": tile_edges(manifests), "batch": batch_edges(manifests)})
         self.index = MatchIndex([manifest.boxes for manifest in manifests], table)
 
     def values(self, request: Request, device: Device) -> tuple[Any, ...]:

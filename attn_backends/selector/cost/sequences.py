@@ -62,7 +62,7 @@ def within(sequences: Sequences, heads: int, begin: int, fewest: int) -> tuple[S
     """
     few, between = _few(sequences, heads), between_tiles(sequences)
     batch = sum([count for count, _, _ in sequences])
-    reach = 2.0 * (batch - fewest + 1) / batch  # of the sequences, 1 for a whole power of two
+    reach = 2.0 * (batch - fewest + 1) / max(batch, 1)  # of the sequences, 1 for a whole power of two
     if len(sequences) > 1 or not (few or between):
         return _sized(sequences, [(1.0 - (1.0 - many) * reach, long) for many, long in SIZES]) if few else (sequences,)
     ((_count, top, keys),) = sequences
