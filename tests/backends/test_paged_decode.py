@@ -11,9 +11,7 @@ import sys
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
-
-import triton.language as tl  # noqa: E402
+tl = pytest.importorskip("triton.language")
 
 from attn_backends import Device, select  # noqa: E402
 from attn_backends.backends.paged_decode import launch as launching  # noqa: E402

@@ -250,7 +250,7 @@ def attend_rows(
         else:
             scores = score_tile(product, row_scale, positions, keys, softcap, slope, SOFTCAP, ALIBI)
         cut = True
-        if BLOCK_M > 16:  # of few rows a branch costs more than what it spares
+        if BLOCK_M > 16:  # a tile of so few rows waits for memory, and is cheap to mask
             cut = (step < whole_from) | (step + BLOCK_N > whole_to)
         if cut:
             scores = hide(scores, positions, keys, inside, left, right, LEFT, RIGHT)

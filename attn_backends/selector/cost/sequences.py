@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 Sequences = tuple[tuple[int, int, int], ...]  # (how many, seq_q, seq_k)
 # Shares of the top of a bucket that stand for the calls in it: (of the sequences, of their lengths). A bucket reaches from a
-# half, exclusive, to the whole of either; one of fewer sequences is entered as many times less far. Where the waves of tiles are few, the fastest kernel changes on the way.
+# half, exclusive, to the whole of either; one of fewer sequences is entered as many times less far. Where the waves of tiles
+# are few, the fastest kernel changes on the way.
 SIZES = ((1.0, 0.75), (0.75, 1.0), (0.55, 0.55))
 # The same between two edges of tiles: (share of the sequences, tokens below the top, share of the keys where they are not as many).
 # Not the top itself, at which every tile is full: a kernel may fill them with other heads at lengths below.
